@@ -9,7 +9,8 @@ from typing import Literal
 
 import pytest
 from sqlalchemy import make_url, text
-from sqlalchemy.exc import DBAPIError, InterfaceError
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
 from loraplex.registry.database import migrate, postgresql
@@ -20,7 +21,7 @@ from loraplex.web.http.database_errors import is_away
 from .postgres import Postgres
 from .relay import Relay
 
-SILENCE = 0.4
+SILENCE = 1
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def test_a_connection_that_is_lost(
 
 
 @pytest.mark.parametrize(
-    "step", [(postgresql, "limit_statements"), (postgresql.Dialect, "initialize")], ids=lambda step: step[1]
+    "step", [(postgresql, "limit_statements"), (PGDialect_psycopg, "initialize")], ids=lambda step: step[1]
 )
 def test_a_server_that_falls_silent_after_its_greeting(
     database: Database, relay: Relay, step: tuple[object, str], monkeypatch: pytest.MonkeyPatch
@@ -142,15 +143,17 @@ def test_a_fault_of_ours_is_none_of_the_connections(database: Database, relay: R
 def test_who_listens_and_never_answers(query: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(InterfaceError, match=f"cannot connect to 127.0.0.1:{port}: no answer for"):
+        with pytest.raises(OperationalError, match="timeout expired"):
             upgrade(f"postgresql://a:sesame@127.0.0.1:{port}/c{query}")
 
 
 def test_nobody_listens() -> None:
     """In words, once: without the driver's settings, and without the password."""
-    with pytest.raises(InterfaceError) as refused:
+    with pytest.raises(OperationalError) as refused:
         upgrade("postgresql://a:sesame@127.0.0.1:1/c")
-    assert str(refused.value.orig) == "cannot connect to 127.0.0.1:1: Connection refused"
+    words = str(refused.value.orig)
+    assert 'connection to server at "127.0.0.1", port 1 failed: Connection refused' in words
+    assert "\n" not in words and "sesame" not in words
 
 
 def test_a_migration_waits_for_another_one_however_long_it_takes(postgres: Postgres) -> None:

@@ -208,7 +208,7 @@ def test_a_bad_adapter_is_refused_with_every_reason(run: Run, adapter_folders: l
 def test_the_configuration_hides_secrets(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LORAPLEX_API_KEY", KEY)
     monkeypatch.setenv("LORAPLEX_ADMIN_PASSWORD", "correct horse battery")
-    monkeypatch.setenv("LORAPLEX_DATABASE_URL", "postgresql+pg8000://me:open-sesame-91@db/loraplex")
+    monkeypatch.setenv("LORAPLEX_DATABASE_URL", "postgresql://me:open-sesame-91@db/loraplex")
     for arguments in (["config"], ["config", "--json"]):
         code, out, _ = run(*arguments)
         assert code == 0 and "served_name" in out

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from sqlalchemy import create_engine
-from sqlalchemy.exc import DBAPIError, InterfaceError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from loraplex.registry.database.database import Database
@@ -19,7 +19,10 @@ from .conftest import KEY
 
 
 class FromServer(Exception):
-    """As pg8000 raises it: what PostgreSQL has said, by letters."""
+    """As psycopg raises it: what PostgreSQL has said."""
+
+    def __init__(self, sqlstate: str) -> None:
+        self.sqlstate = sqlstate
 
 
 def sqlite_error(folder: Path, statement: str, locked: bool = False, full: bool = False) -> Exception:
@@ -38,17 +41,17 @@ def sqlite_error(folder: Path, statement: str, locked: bool = False, full: bool 
 
 
 CASES: dict[str, tuple[Callable[[Path], Exception], bool]] = {
-    "no connection": (lambda _: InterfaceError("", None, Exception("Can't create a connection")), True),
+    "no connection": (lambda _: OperationalError("", None, Exception("Can't create a connection")), True),
     "a connection that broke": (
         lambda _: DBAPIError("", None, Exception("network error"), connection_invalidated=True),
         True,
     ),
-    "a server that shuts down": (lambda _: ProgrammingError("", None, FromServer({"C": "57P01"})), True),
-    "a server that is full": (lambda _: DBAPIError("", None, FromServer({"C": "53300"})), True),
+    "a server that shuts down": (lambda _: ProgrammingError("", None, FromServer("57P01")), True),
+    "a server that is full": (lambda _: DBAPIError("", None, FromServer("53300")), True),
     "no connection to be had in time": (lambda _: PoolTimeoutError(), True),
     "a disk that is full": (lambda folder: sqlite_error(folder, "CREATE TABLE a (b)", full=True), True),
-    "a server whose disk is full": (lambda _: DBAPIError("", None, FromServer({"C": "53100"})), True),
-    "a table that is not there": (lambda _: ProgrammingError("", None, FromServer({"C": "42P01"})), False),
+    "a server whose disk is full": (lambda _: DBAPIError("", None, FromServer("53100")), True),
+    "a table that is not there": (lambda _: ProgrammingError("", None, FromServer("42P01")), False),
     "a file that is locked": (lambda folder: sqlite_error(folder, "CREATE TABLE a (b)", locked=True), True),
     "a table that is not in the file": (lambda folder: sqlite_error(folder, "SELECT * FROM nothing"), False),
     "another error": (lambda _: ValueError("SELECT"), False),
@@ -86,7 +89,7 @@ async def test_pages_that_only_show(
 ) -> None:
     @contextmanager
     def fail(_database: Database) -> Iterator[None]:
-        raise InterfaceError("", None, Exception("Can't create a connection"))
+        raise OperationalError("", None, Exception("Can't create a connection"))
         yield
 
     monkeypatch.setattr(Database, "read", fail)
@@ -95,14 +98,14 @@ async def test_pages_that_only_show(
         assert page.status_code == 503 and "The database is unavailable" in page.text, path
 
 
-@pytest.mark.parametrize("error", [InterfaceError("SELECT 1", None, Exception("no connection")), KeyError("fault")])
+@pytest.mark.parametrize("error", [OperationalError("SELECT 1", None, Exception("no connection")), KeyError("fault")])
 def test_work_in_the_background_tells_a_database_that_is_away_in_a_line(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And a fault of ours with its trace."""
     log_failure(logging.getLogger("loraplex.test"), "usage cannot be recorded now", error)
     [record] = caplog.records
-    if isinstance(error, InterfaceError):
+    if isinstance(error, OperationalError):
         assert (record.getMessage(), record.exc_info) == ("usage cannot be recorded now: no connection", None)
     else:
         assert record.getMessage() == "usage cannot be recorded now"

@@ -175,7 +175,7 @@ async def test_only_the_newest_are_shown(
 
 
 async def test_the_system_page_hides_secrets_and_marks_what_was_set(person: httpx.AsyncClient, state: State) -> None:
-    secret = "postgresql+pg8000://me:very-secret-word@127.0.0.1/db"
+    secret = "postgresql://me:very-secret-word@127.0.0.1/db"
     state.settings = state.settings.model_copy(update={"database_url": secret})
     text = (await person.get("/system")).text
     for hidden in ("very-secret-word", state.settings.admin_password_text, state.settings.api_key_text):

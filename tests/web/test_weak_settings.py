@@ -134,7 +134,7 @@ def test_the_settings_they_differ_from_are_fine(tmp_path: Path) -> None:
         host="0.0.0.0", admin_password_file=file, api_key=GOOD, database_url=SERVER, database_password_file=file
     )
     assert settings.port == 9
-    assert settings.database == f"postgresql+pg8000://me:{GOOD}@db/loraplex"
+    assert settings.database == f"postgresql+psycopg://me:{GOOD}@db/loraplex"
     assert GOOD not in repr(settings) + repr(settings.masked())
 
 

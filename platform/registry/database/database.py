@@ -30,9 +30,9 @@ def parse_url(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError:
         raise ValueError(f"database_url is not a database URL. Use {SUPPORTED}.") from None
-    if parsed.drivername in ("postgresql", "postgres"):
-        return parsed.set(drivername="postgresql+pg8000")
-    if parsed.drivername in ("postgresql+pg8000", "sqlite"):
+    if parsed.drivername in ("postgresql", "postgres", "postgresql+pg8000", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername == "sqlite":
         return parsed
     raise ValueError(f"database_url: '{parsed.drivername}' is not supported. Use {SUPPORTED}.")
 
@@ -45,8 +45,11 @@ def open_engine(url: str, foreign_keys: bool = True, patient: bool = False) -> E
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
-        from .postgresql import open_postgresql
-
+        try:
+            from .postgresql import open_postgresql
+        except ModuleNotFoundError as error:
+            install = "pip install --editable '.[postgres]' in the folder of loraplex"
+            raise ValueError(f"PostgreSQL needs the Python package {error.name}: {install}") from None
         engine = open_postgresql(parsed, patient)
     else:
         engine = _open_sqlite(parsed, foreign_keys)

@@ -29,10 +29,4 @@ def is_full_disk(error: BaseException) -> bool:
     cause = getattr(error, "orig", None)  # as SQLAlchemy keeps a driver's error, which the preflight must not import
     if isinstance(cause, sqlite3.Error):
         return getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
-    return sqlstate(cause) == DISK_FULL
-
-
-def sqlstate(cause: BaseException | None) -> str:
-    """Of a driver's error, as pg8000 gives it; empty for others."""
-    told = cause.args[0] if cause is not None and cause.args else None
-    return str(told.get("C", "")) if isinstance(told, dict) else ""
+    return getattr(cause, "sqlstate", None) == DISK_FULL

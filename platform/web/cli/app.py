@@ -137,10 +137,8 @@ def _in_words(error: Exception) -> list[str]:
         from ..settings.words import in_words
 
         return list(in_words(error))
-    from ssl import SSLError
-
     from sqlalchemy.exc import DBAPIError
 
-    if isinstance(error, DBAPIError | SSLError):
-        return [f"the database is not usable: {getattr(error, 'orig', error)}. Check database_url: loraplex doctor"]
+    if isinstance(error, DBAPIError):
+        return [f"the database is not usable: {error.orig}. Check database_url: loraplex doctor"]
     return []

@@ -5,11 +5,11 @@ import sqlite3
 from typing import Any, Final
 
 from fastapi import Request
-from sqlalchemy.exc import DBAPIError, InterfaceError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.responses import Response
 
-from loraplex.registry.files.full_disk import is_full_disk, sqlstate
+from loraplex.registry.files.full_disk import is_full_disk
 
 from .errors import PageOf, answer_of, overloaded
 
@@ -30,9 +30,10 @@ def is_away(error: Exception) -> bool:
     cause = error.orig
     if isinstance(cause, sqlite3.Error):
         return getattr(cause, "sqlite_errorcode", 0) & 0xFF in SQLITE_AWAY
-    return (
-        error.connection_invalidated or isinstance(error, InterfaceError) or sqlstate(cause).startswith(POSTGRESQL_AWAY)
-    )
+    state = getattr(cause, "sqlstate", None)
+    if state is None:  # nothing that the server said
+        return error.connection_invalidated or isinstance(error, OperationalError)
+    return error.connection_invalidated or state.startswith(POSTGRESQL_AWAY)
 
 
 def log_failure(logger: logging.Logger, what: str, error: Exception) -> None:

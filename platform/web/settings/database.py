@@ -5,7 +5,7 @@ from typing import Final
 from sqlalchemy.engine import URL
 
 from loraplex.registry.database.database import SUPPORTED, parse_url
-from loraplex.registry.database.url_options import driver_arguments
+from loraplex.registry.database.url_options import checked_options
 
 from .secrets import MAKE_ONE, is_sample
 
@@ -35,7 +35,7 @@ def _check_server(url: URL, password: str | None) -> None:
         raise ValueError(f"database_url names no {'database' if url.host else 'host'}. Use {SUPPORTED}")
     if url.password is not None and password is not None:
         raise ValueError("database_password and database_url both contain a password: use one of them")
-    driver_arguments(url.query)
+    checked_options(url.query)
     given = password if password is not None else url.password
     if given is not None and (is_sample(str(given)) or given in (url.username, url.database)):
         setting = "database_url" if password is None else "database_password"

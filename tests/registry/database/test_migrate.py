@@ -174,8 +174,8 @@ def test_other_databases_are_refused_in_words(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:p@h/db", "postgres://u:p@h/db", "postgresql+pg8000://u:p@h/db"])
-def test_postgresql_goes_through_pg8000(url: str) -> None:
-    assert parse_url(url).render_as_string(hide_password=False) == "postgresql+pg8000://u:p@h/db"
+def test_postgresql_goes_through_psycopg(url: str) -> None:
+    assert parse_url(url).render_as_string(hide_password=False) == "postgresql+psycopg://u:p@h/db"
 
 
 def test_sqlite_is_opened_with_care(sqlite_url: str) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from sqlalchemy.exc import InterfaceError
+from sqlalchemy.exc import OperationalError
 
 from loraplex.registry.snapshot import Snapshots
 from loraplex.web.endpoints import authentication as auth
@@ -111,7 +111,7 @@ async def test_a_database_that_refuses_is_told_of_and_logged_once(
     client: httpx.AsyncClient, state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(_snapshots: Snapshots) -> bool:
-        raise InterfaceError("", None, Exception("Can't create a connection"))
+        raise OperationalError("", None, Exception("Can't create a connection"))
 
     with monkeypatch.context() as patch:
         patch.setattr(Snapshots, "refresh", refuse)
