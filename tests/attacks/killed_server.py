@@ -11,17 +11,15 @@ import socket
 import tempfile
 from pathlib import Path
 
-import msgspec
 import pytest
 from pwdlib.hashers.argon2 import Argon2Hasher
 
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.lora.inspection.inspection import inspect_adapter
 from loraplex.registry.access import users
-from loraplex.registry.files import preflight, preflight_worker
 from loraplex.web.server import Server
 from loraplex.web.settings.settings import Settings
 from loraplex.web.state import open_state
+from tests.inspected_here import inspect_here
 from tests.web.fake_engine import FakeEngine
 from tests.web.routes_once import read_routes_once
 
@@ -35,17 +33,10 @@ def hash_quickly() -> None:
 
 def serve(listener: socket.socket, settings: Settings, model: Path) -> None:
     """Until somebody kills it."""
-    preflight.ask_child = inspect_here
+    inspect_here(pytest.MonkeyPatch())
     hash_quickly()
     state = open_state(settings, model, FakeEngine(Tokenizer(model)))
     asyncio.run(Server(state).serve(sockets=[listener]))
-
-
-def inspect_here(_module: str, task: msgspec.Struct, _seconds: int) -> bytes:
-    """A fresh Python for each upload would take most of the test's time, and it writes nothing."""
-    assert isinstance(task, preflight.Task)
-    inspection = inspect_adapter(Path(task.config).read_bytes(), Path(task.weights), task.base)
-    return msgspec.json.encode(preflight_worker._report(inspection))
 
 
 def settings_of(folder: Path, model: Path, key: str) -> Settings:

@@ -19,6 +19,7 @@ from loraplex.web.app import create_app
 from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.checkpoints import make_adapter, make_checkpoint
+from tests.inspected_here import inspect_here
 from tests.statements_once import write_statements_once
 
 from .fake_certify import FakeCertify
@@ -49,6 +50,13 @@ def routes_read_once() -> Iterator[None]:
 def statements_written_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         write_statements_once(patch)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def inspected_here() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        inspect_here(patch)
         yield
 
 
