@@ -38,6 +38,8 @@ LONGEST = (
     "benchmarks/test_gpu_engine.py",
     "attacks/test_live_server.py",
     "engine/certify/test_process.py",
+    "engine/ipc/test_hanging_engine.py",
+    "benchmarks/test_gpu.py",
     "engine/model/test_fused.py",
     "integration/test_certificates.py",
     "engine/model/test_kinds.py",
@@ -47,6 +49,7 @@ LONGEST = (
     "registry/usage/test_ledger.py",
     "test_demo.py",
     "test_demo_quantized.py",
+    "web/test_schemas.py",
 )
 """Files that take long: several processes take one file after the other, and whoever took one of these last
 would leave the cores of the others idle."""
