@@ -30,6 +30,10 @@ class Campaign:
         """The numbers below `count` to try: every `parts`-th, or all of them."""
         return range(count) if self.whole else range(self.seed % parts, count, parts)
 
+    def enough(self, least: int, parts: int) -> int:
+        """How often something rare must be seen, which all cases see `least` times: parts differ by chance."""
+        return least if self.whole else least // (2 * parts)
+
     def command(self, test: str) -> str:
         """Runs the same cases again. `test`: its node id."""
         whole = f"{WHOLE}=whole " if self.whole else ""

@@ -15,6 +15,11 @@ def test_the_parts_of_several_seeds_are_all_cases_each_once() -> None:
     assert Campaign(20261128, whole=True).part(103, 5) == range(103)
 
 
+def test_all_cases_must_see_what_is_rare_as_often_as_ever() -> None:
+    assert Campaign(1, whole=True).enough(100, 5) == 100
+    assert Campaign(1, whole=False).enough(100, 5) == 10
+
+
 def test_a_failure_says_how_to_try_the_same_cases_again(tmp_path: Path) -> None:
     test = tmp_path / "test_random.py"
     test.write_text("def test_it(campaign): assert campaign.seed != 7\ndef test_other(): pass")
