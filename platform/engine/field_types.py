@@ -14,6 +14,14 @@ MOST_SHOWN: Final = 40
 """Characters of a wrong value that the message shows."""
 
 
+class ParameterError(ValueError):
+    """A field holds what it cannot. `parameter` is its name."""
+
+    def __init__(self, parameter: str, message: str) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
 class Unfit(Exception):
     """A value, or one inside it, has a type that is not allowed."""
 
@@ -47,7 +55,7 @@ class Fields:
         self._prefix = prefix
 
     def check(self, owner: msgspec.Struct) -> None:
-        """Keep each field as its kind reads it. ValueError names the field, what it holds and what is allowed."""
+        """Keep each field as its kind reads it. ParameterError says what a field holds and what is allowed."""
         for (name, kind), value in zip(self._kinds, self._values(owner), strict=True):
             if type(value) in kind.plain:
                 continue
@@ -55,7 +63,8 @@ class Fields:
                 kept = kind.read(value)
             except Unfit as unfit:
                 shown = _shown(unfit.value, value)
-                raise ValueError(f"{self._prefix}{name} must be {kind.allowed}, got {shown}") from None
+                path = f"{self._prefix}{name}"
+                raise ParameterError(path, f"{path} must be {kind.allowed}, got {shown}") from None
             if kept is not value:
                 setattr(owner, name, kept)
 

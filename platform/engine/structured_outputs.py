@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .field_types import FLAG, TEXT, TEXTS, Fields, Kind, Unfit
+from .field_types import FLAG, TEXT, TEXTS, Fields, Kind, ParameterError, Unfit
 
 SOURCES: Final = ("json", "regex", "choice", "grammar")
 """Of source(): the kinds, where a schema of any object is one of json."""
@@ -43,22 +43,20 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, omit_defaults=True, forbid
         FIELDS.check(self)
 
     def verify(self) -> None:
-        """Raise ValueError for none or several, and for one that is empty or too large."""
+        """ParameterError for none or several, and for one that is empty or too large."""
         kinds = [kind for kind in KINDS if getattr(self, kind) not in (None, False)]
         if not kinds:
-            raise ValueError(f"structured_outputs says nothing; set one of {', '.join(KINDS)}")
+            raise _refused(f" says nothing; set one of {', '.join(KINDS)}")
         if len(kinds) > 1:
-            raise ValueError(f"structured_outputs has {kinds[0]} and {kinds[1]}; an answer has one form, so send one")
+            raise _refused(f" has {kinds[0]} and {kinds[1]}; an answer has one form, so send one")
         kind, text = self.source()
         size = len(text.encode("utf-8", "surrogatepass"))
         if size > MOST_BYTES[kind]:
-            raise ValueError(f"structured_outputs.{kind} has {size} bytes; at most {MOST_BYTES[kind]} are taken")
+            raise _refused(f".{kind} has {size} bytes; at most {MOST_BYTES[kind]} are taken")
         if size == 0 or self.choice == []:
-            raise ValueError(f"structured_outputs.{kind} is empty")
+            raise _refused(f".{kind} is empty")
         if len(self.choice or ()) > MOST_CHOICES:
-            raise ValueError(
-                f"structured_outputs.choice has {len(self.choice or ())} texts; at most {MOST_CHOICES} are taken"
-            )
+            raise _refused(f".choice has {len(self.choice or ())} texts; at most {MOST_CHOICES} are taken")
 
     def source(self) -> tuple[str, str]:
         """json, regex, choice or grammar, and its text; choices as a JSON array."""
@@ -70,6 +68,10 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, omit_defaults=True, forbid
             return "grammar", self.grammar
         schema = {"type": "object"} if self.json is None else self.json
         return "json", schema if isinstance(schema, str) else json_text.dumps(schema)
+
+
+def _refused(message: str) -> ParameterError:
+    return ParameterError("structured_outputs", f"structured_outputs{message}")
 
 
 def _read_schema(value: Any) -> str | dict[str, Any]:

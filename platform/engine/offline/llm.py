@@ -153,7 +153,7 @@ class LLM:
             params=params,
             adapters=self._references(adapter, token_ids),
         )
-        params.check_types()
+        params.check()
         params.verify(most_tokens(self._opened().info.vocab_size, request))
         return request
 
