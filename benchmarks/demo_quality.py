@@ -55,7 +55,7 @@ def exact_answers(model: Path, questions: int, **settings: Any) -> dict[str, flo
     names, prompts, wanted = zip(*asked, strict=True)
     with LLM(model, adapters=adapters, max_model_len=CONTEXT, **settings) as llm:
         params = SamplingParams(temperature=0, max_tokens=MAX_ANSWER)
-        answers = llm.generate(list(prompts), params, list(names), use_tqdm=False)
+        answers = llm.generate(list(prompts), params, adapter=list(names), use_tqdm=False)
     right = [(name, answer.outputs[0].text == text) for name, answer, text in zip(names, answers, wanted, strict=True)]
     return {name: 100 * sum(exact for of, exact in right if of == name) / questions for name in adapters}
 

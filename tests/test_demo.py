@@ -108,7 +108,7 @@ def test_the_sum_answers_as_the_page_says(samples: dict[str, list[dict[str, str]
     with LLM(MODEL, folders, dtype="float32", num_kv_blocks=64, adapter_memory=8 << 20, num_threads=1) as llm:
         prompts = [llm.tokenizer.encode(chat, add_special_tokens=False) for chat in chats]
         adapters = (dict(SUM), "sql", "spanish")
-        outputs = [llm.generate(prompts, params, adapter, use_tqdm=False) for adapter in adapters]
+        outputs = [llm.generate(prompts, params, adapter=adapter, use_tqdm=False) for adapter in adapters]
     said, sql, spanish = ([output.outputs[0].text for output in answers] for answers in outputs)
     assert said == right and all(answer in page for answer in right)
     assert (sql[0], spanish[1]) == tuple(right) and sql[1] != right[1] and spanish[0] != right[0]

@@ -13,6 +13,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     """Local folder in Hugging Face layout (a hub id is resolved to a folder before this is built)."""
+    tokenizer: str = ""
+    """Folder of another tokenizer than the model's; empty: the model's."""
     served_name: str = ""
     device: str = "auto"
     """auto, cpu or cuda."""

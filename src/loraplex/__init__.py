@@ -12,21 +12,53 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from loraplex.engine.field_types import ParameterError as VLLMValidationError
+    from loraplex.engine.offline.arguments import EngineArgs
+    from loraplex.engine.offline.arguments import EngineArgs as AsyncEngineArgs
+    from loraplex.engine.offline.async_llm import AsyncLLM, EngineDeadError
+    from loraplex.engine.offline.async_llm import AsyncLLM as AsyncLLMEngine
     from loraplex.engine.offline.llm import LLM
+    from loraplex.engine.offline.llm_engine import LLMEngine
+    from loraplex.engine.offline.lora_request import LoRARequest
+    from loraplex.engine.offline.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+    from loraplex.engine.offline.request_id import random_uuid
     from loraplex.engine.sampling_params import RequestOutputKind, SamplingParams
     from loraplex.engine.structured_outputs import StructuredOutputs as StructuredOutputsParams
 
 __version__ = "0.1.0"
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "AsyncLLMEngine",
+    "CompletionOutput",
+    "EngineArgs",
+    "EngineDeadError",
+    "LLMEngine",
+    "LoRARequest",
+    "Logprob",
+    "RequestMetrics",
+    "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
     "StructuredOutputsParams",
     "VLLMValidationError",
     "__version__",
+    "random_uuid",
 ]
 _PLACES = {
+    "AsyncEngineArgs": ("offline.arguments", "EngineArgs"),
+    "AsyncLLM": ("offline.async_llm", "AsyncLLM"),
+    "AsyncLLMEngine": ("offline.async_llm", "AsyncLLM"),
+    "EngineDeadError": ("offline.async_llm", "EngineDeadError"),
+    "random_uuid": ("offline.request_id", "random_uuid"),
+    "CompletionOutput": ("offline.outputs", "CompletionOutput"),
+    "EngineArgs": ("offline.arguments", "EngineArgs"),
     "LLM": ("offline.llm", "LLM"),
+    "LLMEngine": ("offline.llm_engine", "LLMEngine"),
+    "LoRARequest": ("offline.lora_request", "LoRARequest"),
+    "Logprob": ("offline.outputs", "Logprob"),
+    "RequestMetrics": ("offline.outputs", "RequestMetrics"),
+    "RequestOutput": ("offline.outputs", "RequestOutput"),
     "RequestOutputKind": ("sampling_params", "RequestOutputKind"),
     "SamplingParams": ("sampling_params", "SamplingParams"),
     "StructuredOutputsParams": ("structured_outputs", "StructuredOutputs"),

@@ -13,8 +13,10 @@ PROMPT = [4, 5, 6, 7]
 
 def check_a_slot_given_away_fails_its_user_alone(llm: LLM) -> None:
     """`llm` has room for two adapters, "one" and "two" of the same rank; some steps may be in flight."""
-    right, plain = (output.outputs[0].token_ids for output in llm.generate([PROMPT, PROMPT], PARAMS, ["one", None]))
-    other = llm.generate(PROMPT, PARAMS, "two")[0].outputs[0].token_ids
+    right, plain = (
+        output.outputs[0].token_ids for output in llm.generate([PROMPT, PROMPT], PARAMS, adapter=["one", None])
+    )
+    other = llm.generate(PROMPT, PARAMS, adapter="two")[0].outputs[0].token_ids
     assert right != other, "adapters that answer alike show nothing"
     engine, errors = llm._opened(), llm.status().integrity_errors
     one, two = (engine.adapters._entries[llm._manifests[name].digest] for name in ("one", "two"))
@@ -33,7 +35,7 @@ def check_a_slot_given_away_fails_its_user_alone(llm: LLM) -> None:
     assert (failure.request_id, failure.kind) == ("victim", "internal") and "mistake of the server" in failure.message
     assert tokens_of(messages, "beside") == plain, "who has another adapter, or none, goes on"
     assert llm.status().integrity_errors > errors
-    assert llm.generate(PROMPT, PARAMS, "one")[0].outputs[0].token_ids == right, "it is loaded again"
+    assert llm.generate(PROMPT, PARAMS, adapter="one")[0].outputs[0].token_ids == right, "it is loaded again"
     assert engine.adapters.check_integrity() == []
 
 

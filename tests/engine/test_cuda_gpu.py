@@ -33,7 +33,7 @@ def test_nothing_but_events_is_waited_for_while_adapters_load_and_requests_run(t
         llm.status()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            outputs = llm.generate([[7, 8, 9] * 30] * 4, params, [None, *adapters], use_tqdm=False)
+            outputs = llm.generate([[7, 8, 9] * 30] * 4, params, adapter=[None, *adapters], use_tqdm=False)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert [len(output.outputs[0].token_ids) for output in outputs] == [12] * 4

@@ -38,7 +38,7 @@ def serve(llm: LLM, source: random.Random, batches: int) -> None:
         prompts = [[source.randrange(3, 300) for _ in range(source.randint(1, 40))] for _ in range(BATCH)]
         params = [SamplingParams(max_tokens=source.randint(1, 6), **source.choice(KINDS)) for _ in range(BATCH)]
         adapters = [source.choice([None, "a0", "a1", "a2"]) for _ in range(BATCH)]
-        llm.generate(prompts, params, adapters, use_tqdm=False)
+        llm.generate(prompts, params, adapter=adapters, use_tqdm=False)
     gc.collect()
 
 

@@ -52,7 +52,7 @@ def judge(llm: LLM, answers: list[RequestOutput]) -> torch.Tensor:
     texts = [[*answer.prompt_token_ids, *answer.outputs[0].token_ids] for answer in answers]
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     found: list[float] = []
-    for output in llm.generate(texts, params, ADAPTERS, use_tqdm=False):
+    for output in llm.generate(texts, params, adapter=ADAPTERS, use_tqdm=False):
         assert output.prompt_logprobs is not None
         found += [next(iter(entry.values())).logprob for entry in output.prompt_logprobs[1:] if entry]
     return torch.tensor(found)
@@ -70,7 +70,7 @@ class Exact:
 def exact(base: Path, adapter: Path) -> Exact:
     """With keys and values in float32."""
     with open_llm(base, adapter, "auto") as llm:
-        answers = llm.generate(PROMPTS, PARAMS, ADAPTERS, use_tqdm=False)
+        answers = llm.generate(PROMPTS, PARAMS, adapter=ADAPTERS, use_tqdm=False)
         assert llm.info.kv_cache_dtype == "float32"
         assert kv_cache_words(ModelConfig.from_folder(base), EngineConfig(model=str(base))) == "float32"
         return Exact(answers, judge(llm, answers), llm.info.num_blocks, prefix_root(llm))
@@ -79,7 +79,7 @@ def exact(base: Path, adapter: Path) -> Exact:
 @pytest.mark.parametrize("name", EIGHT_BITS)
 def test_answers_keep_close_and_repeat(base: Path, adapter: Path, name: str, exact: Exact) -> None:
     with open_llm(base, adapter, name) as llm:
-        answers, again = (llm.generate(PROMPTS, PARAMS, ADAPTERS, use_tqdm=False) for _ in range(2))
+        answers, again = (llm.generate(PROMPTS, PARAMS, adapter=ADAPTERS, use_tqdm=False) for _ in range(2))
         error = (judge(llm, exact.answers) - exact.logprobs).square().mean().sqrt()
         info, root = llm.info, prefix_root(llm)
     assert [one.outputs[0].token_ids for one in answers] == [one.outputs[0].token_ids for one in again]

@@ -122,7 +122,7 @@ def test_logits_and_tokens_are_those_of_peft_with_the_first_files(
     folders = {name: tmp_path / name for name in makers}
     params = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
     with LLM(base, folders, max_model_len=64, num_kv_blocks=32, adapter_memory=8 << 20, num_threads=1) as llm:
-        outputs = llm.generate([PROMPT] * 5, params, [*makers, None], use_tqdm=False)
+        outputs = llm.generate([PROMPT] * 5, params, adapter=[*makers, None], use_tqdm=False)
         assert len(list(scratch.glob("loraplex-*/adapter_model.safetensors"))) == len(makers)
     served = [output.outputs[0].token_ids for output in outputs]
     assert served[:-1] == tokens

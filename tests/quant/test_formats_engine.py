@@ -169,7 +169,7 @@ def test_checkpoints_of_short_floats(dtype: torch.dtype, tmp_path: Path) -> None
     adapter = make_adapter(tmp_path / "adapter", floats, rank=4, use_dora=True)
     with LLM(quantized, {"it": adapter}, max_model_len=64, num_kv_blocks=8, adapter_memory=8 << 20) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=0, ignore_eos=True)
-        outputs = llm.generate([[5, 6, 7, 8]] * 2, params, [None, "it"], use_tqdm=False)
+        outputs = llm.generate([[5, 6, 7, 8]] * 2, params, adapter=[None, "it"], use_tqdm=False)
     for output, folder in zip(outputs, (None, adapter), strict=True):
         tokens, wanted = alone(floats, folder, [5, 6, 7, 8])
         found = output.outputs[0]
@@ -222,7 +222,7 @@ def test_adapters_on_a_quantized_base_equal_peft_on_its_floats(
     prompts = [[3 + number, *range(10, 22 + number)] for number in range(len(names))]
     with LLM(quantized, adapters, max_model_len=64, num_kv_blocks=32, adapter_memory=16 << 20) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
-        outputs = llm.generate(prompts, params, names, use_tqdm=False)
+        outputs = llm.generate(prompts, params, adapter=names, use_tqdm=False)
         assert CASES[name].config["quant_method"] in llm.info.quantization
         assert llm.info.quantization in llm.info.compute
     for output, prompt, adapter in zip(outputs, prompts, names, strict=True):

@@ -1,4 +1,4 @@
-"""The engine inside your own process: `LLM`, and calibration of KV-cache scales with it.
+"""The engine in Python: `LLM` and `LLMEngine` in your own process, `AsyncLLM` over a process of its own.
 
-Seam: `LLM.generate`, with vLLM's names.
+Knows no HTTP. Seam: these three, with vLLM's names and arguments.
 """

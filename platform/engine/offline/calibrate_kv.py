@@ -24,7 +24,7 @@ from ..startup.kv_cache_size import EIGHT_BITS, blocks_of
 from ..startup.scales_file import ScalesFile
 from ..startup.static_scales import DYNAMIC, NAMES, scale_name
 from ..text.tokenizer import Tokenizer
-from .llm import LOADING_SECONDS
+from .llm_engine import LOADING_SECONDS
 
 MARGIN: Final = 1.05
 SHORTEST_SEQUENCE: Final = 2

@@ -1,9 +1,14 @@
-"""Collector: the engine's token messages of one request, gathered into a RequestOutput."""
+"""Collector: the engine's token messages of one request, gathered into RequestOutputs."""
+
+import time
+from collections.abc import Callable
 
 from ..protocol import FinishReason, GenerateRequest, TokenLogprob, Tokens
+from ..sampling_params import RequestOutputKind
 from ..text.detokenizer import Detokenizer
 from ..text.tokenizer import Tokenizer
-from .outputs import CompletionOutput, Logprob, Logprobs, RequestOutput
+from .lora_request import LoRARequest
+from .outputs import CompletionOutput, Logprob, Logprobs, RequestMetrics, RequestOutput
 from .prompts import Adapter
 
 
@@ -11,13 +16,17 @@ class CompletionState:
     """One choice as it grows."""
 
     def __init__(self, index: int, request: GenerateRequest, tokenizer: Tokenizer) -> None:
-        self._index = index
+        params = request.params
+        self.index = index
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer, request.params, request.prompt_token_ids)
+        self._detokenizer = Detokenizer(tokenizer, params, request.prompt_token_ids) if params.detokenize else None
+        self._text = ""
         self._token_ids: list[int] = []
-        self._logprobs: list[TokenLogprob] | None = None if request.params.logprobs is None else []
-        self._finish_reason: FinishReason | None = None
+        self._logprobs: list[TokenLogprob] | None = None if params.logprobs is None else []
+        self._finish_reason: str | None = None
         self._stop_reason: int | str | None = None
+        self._told_text = self._told_tokens = 0
+        """Of the last delta()."""
 
     @property
     def finished(self) -> bool:
@@ -33,49 +42,83 @@ class CompletionState:
         self._token_ids += message.token_ids
         if self._logprobs is not None:
             self._logprobs += message.logprobs or []
-        self._finish_reason, self._stop_reason = message.finish_reason, message.stop_reason
+        ended = message.finish_reason is not None
+        if message.finish_reason is not None:
+            self._finish_reason, self._stop_reason = message.finish_reason.value, message.stop_reason
+        if self._detokenizer is None:
+            return False
         ended_by_token = message.finish_reason is FinishReason.STOP
-        _, stopped_by = self._detokenizer.push(message.token_ids, self.finished, ended_by_token)
+        text, stopped_by = self._detokenizer.push(message.token_ids, ended, ended_by_token)
+        self._text += text
         if stopped_by is not None:
-            self._finish_reason, self._stop_reason = FinishReason.STOP, stopped_by
+            self._finish_reason, self._stop_reason = FinishReason.STOP.value, stopped_by
             del self._token_ids[self._detokenizer.num_tokens :]
-        return stopped_by is not None and message.finish_reason is None
+        return stopped_by is not None and not ended
+
+    def fail(self) -> None:
+        """It ends as it is, unless it has ended."""
+        self._finish_reason = self._finish_reason or FinishReason.ERROR.value
 
     def output(self) -> CompletionOutput:
-        logprobs = None if self._logprobs is None else self._logprobs[: len(self._token_ids)]
+        """All of it."""
+        return self._since(0, 0)
+
+    def delta(self) -> CompletionOutput:
+        """What came since the last delta."""
+        output = self._since(self._told_text, self._told_tokens)
+        self._told_text, self._told_tokens = len(self._text), len(self._token_ids)
+        return output
+
+    def _since(self, text: int, tokens: int) -> CompletionOutput:
+        logprobs = None if self._logprobs is None else self._logprobs[tokens : len(self._token_ids)]
         return CompletionOutput(
-            index=self._index,
-            text=self._detokenizer.text,
-            token_ids=self._token_ids,
-            cumulative_logprob=None if logprobs is None else sum(entry.logprob for entry in logprobs),
+            index=self.index,
+            text=self._text[text:],
+            token_ids=self._token_ids[tokens:],
+            cumulative_logprob=self._sum_of_logprobs(),
             logprobs=None if logprobs is None else [describe(entry, self._tokenizer) for entry in logprobs],
-            finish_reason=None if self._finish_reason is None else self._finish_reason.value,
+            finish_reason=self._finish_reason,
             stop_reason=self._stop_reason,
         )
+
+    def _sum_of_logprobs(self) -> float | None:
+        if self._logprobs is None:
+            return None
+        return sum(entry.logprob for entry in self._logprobs[: len(self._token_ids)])
 
 
 class Collector:
     def __init__(
-        self, request: GenerateRequest, prompt: str | None, adapter: Adapter | None, tokenizer: Tokenizer
+        self,
+        request: GenerateRequest,
+        prompt: str | None,
+        adapter: Adapter | None,
+        tokenizer: Tokenizer,
+        lora_request: LoRARequest | None = None,
     ) -> None:
         self.request = request
+        self.error: str | None = None
         self._prompt = prompt
-        self._adapter = adapter
+        self._adapter, self._lora_request = adapter, lora_request
         self._tokenizer = tokenizer
         self._choices = [CompletionState(index, request, tokenizer) for index in range(request.params.n)]
         self._prompt_logprobs: list[Logprobs | None] | None = None
         self._cached_tokens = 0
-        self.num_tokens = 0
-        """Tokens received, over all choices."""
+        self._metrics = RequestMetrics(arrival_time=time.time(), queued_ts=time.monotonic())
 
     @property
     def finished(self) -> bool:
         return all(choice.finished for choice in self._choices)
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens received, over all choices."""
+        return self._metrics.num_generation_tokens
+
     def take(self, message: Tokens) -> bool:
         """Whether a stop string has just ended the choice: the engine is to end it too."""
+        self._note_time(len(message.token_ids))
         stopped = self._choices[message.index].take(message)
-        self.num_tokens += len(message.token_ids)
         self._cached_tokens = max(self._cached_tokens, message.cached_tokens)
         if message.prompt_logprobs is not None:
             self._prompt_logprobs = [
@@ -83,17 +126,46 @@ class Collector:
             ]
         return stopped
 
+    def fail(self, message: str) -> None:
+        """The engine gave the request up: what has come stays, and each open choice ends with an error."""
+        self.error = message
+        for choice in self._choices:
+            choice.fail()
+
     def output(self) -> RequestOutput:
+        """All that has come."""
+        return self._of(CompletionState.output)
+
+    def news(self) -> RequestOutput | None:
+        """What a stream gives now, by the request's `output_kind`; None: nothing yet."""
+        kind = self.request.params.output_kind
+        if kind is RequestOutputKind.FINAL_ONLY:
+            return self.output() if self.finished else None
+        return self._of(CompletionState.delta if kind is RequestOutputKind.DELTA else CompletionState.output)
+
+    def _of(self, part: Callable[[CompletionState], CompletionOutput]) -> RequestOutput:
+        outputs = [part(choice) for choice in self._choices]
+        for output in outputs:
+            output.lora_request = self._lora_request
         return RequestOutput(
             request_id=self.request.request_id,
             prompt=self._prompt,
             prompt_token_ids=self.request.prompt_token_ids,
             prompt_logprobs=self._prompt_logprobs,
-            outputs=[choice.output() for choice in self._choices],
+            outputs=outputs,
             finished=self.finished,
             num_cached_tokens=self._cached_tokens,
             adapter=self._adapter,
+            lora_request=self._lora_request,
+            metrics=self._metrics,
+            error=self.error,
         )
+
+    def _note_time(self, tokens: int) -> None:
+        metrics, now = self._metrics, time.monotonic()
+        metrics.first_token_ts = metrics.first_token_ts or now
+        metrics.last_token_ts = now
+        metrics.num_generation_tokens += tokens
 
 
 def describe(entry: TokenLogprob, tokenizer: Tokenizer) -> Logprobs:

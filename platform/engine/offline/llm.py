@@ -1,35 +1,26 @@
 """LLM: the engine inside your own process, for scripts and tests. Text in, text out, prompts in order."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from ..cache_paths import user_cache
-from ..config import ADAPTER_SHARE, EngineConfig
-from ..device.threads import prepare_environment
-from ..model.config import base_signature
-from ..model.folder import resolve_model_folder
-from ..protocol import AdapterRef, EngineInfo, EngineStatus, GenerateRequest, RequestFailed, Tokens
+from ..model.generation_defaults import generation_defaults
+from ..protocol import EngineInfo, EngineStatus
 from ..sampling_params import SamplingParams
-from ..scheduler.activation import explain_absence, find_start
-from ..scheduler.admission import most_tokens
 from ..text.tokenizer import Tokenizer
-from .adapter_files import prepare_adapter
+from .arguments import EngineArgs
+from .chat import Message, chat_prompts
 from .collector import Collector
+from .llm_engine import LLMEngine
+from .lora_request import LoRARequest
 from .outputs import RequestOutput
-from .prompts import Adapter, Prompt, one_each, read_adapters, read_prompts
+from .progress import progress_bar
+from .prompts import Adapter, Prompt, list_prompts, one_each
 
 if TYPE_CHECKING:
-    from ..startup.build import Engine
-
-UNLIMITED: Final = 1 << 30
-LOADING_SECONDS: Final = 0.001
-"""Pause between steps while all work waits for adapters that load."""
+    from transformers import PreTrainedTokenizerBase
 
 
 class LLM:
@@ -39,89 +30,137 @@ class LLM:
         self,
         model: str | Path,
         adapters: Mapping[str, str | Path] | None = None,
+        *,
+        tokenizer: str | Path | None = None,
         dtype: str = "auto",
+        quantization: str | None = None,
         max_model_len: int | None = None,
         kv_cache_memory: int | None = None,
         kv_cache_dtype: str = "auto",
-        seed: int = 0,
+        seed: int | None = 0,
         **settings: Any,
     ) -> None:
         """`model` is a folder or a hub id, `adapters` maps names to folders in PEFT layout, `settings` are further
-        fields of EngineConfig. `seed` makes a whole program repeatable: requests without a seed draw theirs from it.
-        An AdaLoRA, LoHa, LoKr or VeRA adapter becomes LoRA in a temporary folder, which goes with the LLM; the log says
-        how exactly. With `weights_cache`, a folder, packed weights are kept there for the next time; without one,
-        `quantization="awq"` keeps what it made in ~/.cache/loraplex/weights, and nothing else is kept.
+        fields of EngineConfig, or vLLM's. `seed` makes a whole program repeatable: requests without a seed draw theirs
+        from it. An AdaLoRA, LoHa, LoKr or VeRA adapter becomes LoRA in a temporary folder, which goes with the LLM; the
+        log says how exactly. With `weights_cache`, a folder, packed weights are kept there for the next time; without
+        one, `quantization="awq"` keeps what it made in ~/.cache/loraplex/weights, and nothing else is kept.
 
-        ValueError says which model, adapter or setting cannot be used, and why.
+        TypeError for an unknown keyword, with the nearest one. ValueError says which model, adapter or setting cannot
+        be used, and why.
         """
-        prepare_environment()
-        from ..startup.build import build_engine
-
-        folder = resolve_model_folder(str(model))
-        self.tokenizer = Tokenizer(folder)
-        config = EngineConfig(
-            model=str(folder),
+        arguments = EngineArgs(
+            model,
+            tokenizer=tokenizer,
             dtype=dtype,
+            quantization=quantization,
             max_model_len=max_model_len,
             kv_cache_memory=kv_cache_memory,
             kv_cache_dtype=kv_cache_dtype,
             seed=seed,
-            **_defaults(settings) | settings,
+            **settings,
         )
-        with ExitStack() as scratch:
-            base = base_signature(folder)
-            files = {
-                name: prepare_adapter(name, Path(path), base, scratch, folder)
-                for name, path in (adapters or {}).items()
-            }
-            self._engine: Engine | None = build_engine(config)
-            self._scratch = scratch.pop_all()
-        self._manifests = {name: file.manifest for name, file in files.items()}
-        for file in files.values():
-            self._engine.adapters.register(file.manifest.digest, str(file.folder))
-        self._count = 0
+        self.llm_engine = LLMEngine(arguments, adapters)
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams | None] | None = None,
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        priority: int | Sequence[int] | None = None,
+        params: SamplingParams | Sequence[SamplingParams | None] | None = None,
         adapter: Adapter | Sequence[Adapter | None] | None = None,
-        use_tqdm: bool = True,
+        strict: bool = False,
     ) -> list[RequestOutput]:
-        """One RequestOutput per prompt, in their order. `params` and `adapter`: one for all, or one each.
+        """One RequestOutput per prompt, in their order. Parameters, adapters and priorities: one for all, or one each.
 
-        An adapter is a name, or a dict of names and scales: the sum of their deltas.
+        `adapter` is a name, or a dict of names and scales: the sum of their deltas; `lora_request` brings the folder.
+        `params` is another word for `sampling_params`; without either, get_default_sampling_params() counts. A lower
+        `priority` runs earlier. `use_tqdm`: False for no bar, or what makes one, as tqdm.tqdm does.
 
-        ValueError, before anything runs, says which prompt, parameter or adapter is wrong. RuntimeError when the engine
-        fails on a request; the others are ended too.
+        ValueError, before anything runs, says which prompt is wrong, and why. A request on which the engine fails comes
+        back with finish_reason "error" and `error`; with `strict`, RuntimeError says so, and the others end too.
         """
-        engine = self._opened()
-        collectors = self._collectors(prompts, params, adapter)
+        if sampling_params is not None and params is not None:
+            raise ValueError("sampling_params and params are the same; give one of them")
+        if lora_request is not None and adapter is not None:
+            raise ValueError("lora_request and adapter name two adapters; give one of them")
+        given = list_prompts(prompts)
+        asked = one_each("sampling_params", sampling_params or params, len(given), SamplingParams, "SamplingParams")
+        adapters: list[Any] = (
+            one_each("adapter", adapter or None, len(given), (str, Mapping), "name or dict of scales")
+            if lora_request is None
+            else one_each("lora_request", lora_request, len(given), LoRARequest, "LoRARequest")
+        )
+        priorities = one_each("priority", priority, len(given), int, "integer")
+        self.llm_engine.learn(adapters)
+        collectors = list[Collector]()
         try:
-            for collector in collectors:
-                engine.core.add(collector.request)
-            with _progress(len(collectors), use_tqdm) as advance:
-                self._run(engine, collectors, advance)
+            for place, row in enumerate(zip(given, asked, adapters, priorities, strict=True)):
+                collectors.append(self._start(place, *row))
+            self._run(len(collectors), use_tqdm, strict)
         finally:
-            for collector in collectors:
-                engine.core.abort(collector.request.request_id)
+            self.llm_engine.abort_request(collector.request.request_id for collector in collectors)
         return [collector.output() for collector in collectors]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams | None] | None = None,
+        *,
+        chat_template: str | None = None,
+        tools: Sequence[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **generating: Any,
+    ) -> list[RequestOutput]:
+        """As generate(), of one conversation or many, each a list of messages with `role` and `content`.
+
+        `chat_template`, Jinja source, takes the place of the model's. ValueError for a model without a template, and
+        for messages that it refuses.
+        """
+        prompts = chat_prompts(
+            self.get_tokenizer(),
+            messages,
+            chat_template=chat_template,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            **(chat_template_kwargs or {}),
+        )
+        return self.generate(prompts, sampling_params, **generating)
+
+    def add_adapter(self, name: str, folder: str | Path) -> None:
+        """Load one more adapter. ValueError has every reason why it cannot be used."""
+        self.llm_engine.add_adapter(name, folder)
+
+    def get_tokenizer(self) -> "PreTrainedTokenizerBase":
+        """That of transformers."""
+        return self._transformers_tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the model's generation_config.json says, else the defaults of SamplingParams."""
+        return SamplingParams(**generation_defaults(self.llm_engine.model_folder))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.llm_engine.tokenizer
 
     @property
     def info(self) -> EngineInfo:
         """What was chosen at the start: dtype, compute path, sizes."""
-        return self._opened().info
+        return self.llm_engine.info
 
     def status(self) -> EngineStatus:
         """Counters and residency, as the server's dashboard shows them."""
-        return self._opened().core.status()
+        return self.llm_engine.status()
 
     def close(self) -> None:
         """Free the model, the cache and the adapters. Closing twice is no error; generating afterwards is."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
-            self._scratch.close()
+        self.llm_engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -131,81 +170,41 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _opened(self) -> "Engine":
-        if self._engine is None:
-            raise ValueError("this LLM is closed; make a new one")
-        return self._engine
+    @cached_property
+    def _transformers_tokenizer(self) -> "PreTrainedTokenizerBase":
+        from transformers import AutoTokenizer
 
-    def _collectors(self, prompts: Prompt | Sequence[Prompt], params: object, adapter: object) -> list[Collector]:
-        read = read_prompts(prompts, self.tokenizer)
-        all_params = one_each("params", params, len(read), SamplingParams, SamplingParams())
-        adapters = read_adapters(adapter, len(read))
-        return [
-            Collector(self._request(token_ids, params, adapter), text, adapter, self.tokenizer)
-            for (text, token_ids), params, adapter in zip(read, all_params, adapters, strict=True)
-        ]
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(self.llm_engine.tokenizer_folder))
+        return tokenizer
 
-    def _request(self, token_ids: list[int], params: SamplingParams, adapter: Adapter | None) -> GenerateRequest:
-        self._count += 1
-        request = GenerateRequest(
-            request_id=str(self._count - 1),
-            prompt_token_ids=token_ids,
-            params=params,
-            adapters=self._references(adapter, token_ids),
-        )
-        params.check()
-        params.verify(most_tokens(self._opened().info.vocab_size, request))
-        return request
+    @cached_property
+    def _default_params(self) -> SamplingParams:
+        return self.get_default_sampling_params()
 
-    def _references(self, adapter: Adapter | None, prompt: list[int]) -> list[AdapterRef]:
-        scales = {adapter: 1.0} if isinstance(adapter, str) else adapter or {}
-        unknown = [name for name in scales if name not in self._manifests]
-        if unknown:
-            raise ValueError(f"there is no adapter {unknown[0]!r}; there are: {', '.join(self._manifests) or 'none'}")
-        for name in scales:
-            sought = self._manifests[name].invocation_tokens
-            if find_start(prompt, sought) is None:
-                text = self.tokenizer.decode(list(sought), skip_special_tokens=False)
-                raise ValueError(explain_absence(repr(name), sought, text))
-        return [AdapterRef(self._manifests[name].digest, scale) for name, scale in scales.items()]
+    def _start(
+        self,
+        place: int,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        adapter: Adapter | LoRARequest | None,
+        priority: int | None,
+    ) -> Collector:
+        """ValueError names the prompt's place."""
+        engine = self.llm_engine
+        try:
+            collector = engine.requests.make(
+                engine.next_id(), prompt, params or self._default_params, adapter or None, priority or 0
+            )
+            engine.start(collector)
+        except ValueError as error:
+            raise ValueError(f"prompt {place}: {error}") from error
+        return collector
 
-    def _run(self, engine: "Engine", collectors: list[Collector], advance: Callable[[Collector], None]) -> None:
-        live = {collector.request.request_id: collector for collector in collectors}
-        while live or engine.core.has_work():
-            engine.adapters.poll()
-            for message in engine.core.step():
-                if isinstance(message, RequestFailed):
-                    kind = ValueError if message.kind == "invalid" else RuntimeError
-                    raise kind(f"request {message.request_id} failed: {message.message}")
-                if isinstance(message, Tokens) and message.request_id in live:
-                    collector = live[message.request_id]
-                    if collector.take(message):
-                        engine.core.abort(message.request_id, message.index)
+    def _run(self, total: int, use_tqdm: bool | Callable[..., Any], strict: bool) -> None:
+        with progress_bar(total, use_tqdm) as advance:
+            while self.llm_engine.has_unfinished_requests():
+                for collector in self.llm_engine.advance():
+                    if strict and collector.error is not None:
+                        raise RuntimeError(f"request {collector.request.request_id} failed: {collector.error}")
                     if collector.finished:
-                        advance(live.pop(message.request_id))
-            if not engine.core.progressed:
-                time.sleep(LOADING_SECONDS)
-
-
-def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an LLM, where they are not EngineConfig's. AWQ takes minutes: what it made is kept without being asked."""
-    kept = {"weights_cache": str(user_cache() / "weights")} if settings.get("quantization") == "awq" else {}
-    share = {} if "adapter_memory" in settings else {"adapter_memory_share": ADAPTER_SHARE}
-    return {"max_queue": UNLIMITED} | kept | share
-
-
-@contextmanager
-def _progress(total: int, shown: bool) -> Iterator[Callable[[Collector], None]]:
-    """A bar of finished prompts with the tokens generated per second; yields what to call with each finished one."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    started, tokens = time.perf_counter(), 0
-    with Progress(*columns, TextColumn("{task.fields[speed]}"), disable=not shown) as progress:
-        task = progress.add_task("Generating", total=total, speed="")
-
-        def advance(collector: Collector) -> None:
-            nonlocal tokens
-            tokens += collector.num_tokens
-            speed = tokens / (time.perf_counter() - started)
-            progress.update(task, advance=1, speed=f"{speed:.0f} tokens/s")
-
-        yield advance
+                        advance(collector.num_tokens)

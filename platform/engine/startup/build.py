@@ -95,7 +95,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
     with stages.timed("kernels compiled") as stage:
         runner, stage.words = builder.make_runner(loaded, cache, adapters)
     scheduler = Scheduler(_limits(loaded), BlockPool(shares.cache.num_blocks, config.block_size), adapters)
-    grammar_manager = make_grammar_manager(config.model)
+    grammar_manager = make_grammar_manager(config.tokenizer or config.model)
     core = EngineCore(
         scheduler,
         runner,

@@ -273,7 +273,13 @@ class Settings(BaseSettings):
 
     def engine_config(self, model_folder: Path) -> EngineConfig:
         """What the engine is started with; `model_folder` is where `model` lies on this machine."""
-        shared = set(EngineConfig.__struct_fields__) - {"model", "served_name", "kv_scales_file", "weights_cache"}
+        shared = set(EngineConfig.__struct_fields__) - {
+            "model",
+            "tokenizer",
+            "served_name",
+            "kv_scales_file",
+            "weights_cache",
+        }
         values = {name: _plain(getattr(self, name)) for name in sorted(shared)}
         values["weights_cache"] = str(self.weights_folder)
         if self.adapter_memory is None:

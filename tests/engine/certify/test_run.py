@@ -85,7 +85,7 @@ def served_logits(model: Path, adapter: Path | None, monkeypatch: pytest.MonkeyP
         patched.setattr(Sampler, "prompt_logprobs", recording)
         params = SamplingParams(max_tokens=0, prompt_logprobs=0)
         for prompt in prompts(model):
-            llm.generate([prompt], params, "some" if adapters else None, use_tqdm=False)
+            llm.generate([prompt], params, adapter="some" if adapters else None, use_tqdm=False)
     return torch.cat(seen)
 
 

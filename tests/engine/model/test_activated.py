@@ -75,8 +75,8 @@ def test_prompts_come_in_chunks_and_start_in_blocks_of_the_base(llm: LLM, refere
     names = [None, "late", "plain", "other"]
     expected = [generate(reference, prompt, name) for name in names]
     assert len({tuple(tokens) for tokens in expected}) == 4
-    cold = llm.generate(prompt, GREEDY, "late", use_tqdm=False)
-    warm = llm.generate([prompt] * 4, GREEDY, names, use_tqdm=False)
+    cold = llm.generate(prompt, GREEDY, adapter="late", use_tqdm=False)
+    warm = llm.generate([prompt] * 4, GREEDY, adapter=names, use_tqdm=False)
     assert [output.outputs[0].token_ids for output in [*cold, *warm]] == [expected[1], *expected]
     cached = [output.num_cached_tokens // BLOCK for output in [*cold, *warm]]
     assert cached[:4] == [0, place // BLOCK, 2, 0]
@@ -89,7 +89,7 @@ def test_many_at_once_give_way_to_each_other_and_fork(llm: LLM, reference: PeftM
     ]
     twice = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True, n=2)
     before = llm.status().preemptions
-    outputs = llm.generate(prompts, twice, names, use_tqdm=False)
+    outputs = llm.generate(prompts, twice, adapter=names, use_tqdm=False)
     assert llm.status().preemptions > before
     for output, prompt, name in zip(outputs, prompts, names, strict=True):
         expected = generate(reference, prompt, name, 40)
@@ -101,7 +101,7 @@ def test_log_probabilities_of_a_prompt_change_where_the_adapter_begins(llm: LLM,
     found = {}
     for name in (None, "late"):
         params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
-        [output] = llm.generate(prompt, params, name, use_tqdm=False)
+        [output] = llm.generate(prompt, params, adapter=name, use_tqdm=False)
         assert output.prompt_logprobs is not None
         entries = [next(iter(entry.values())).logprob for entry in output.prompt_logprobs if entry]
         found[name] = torch.tensor(entries)
@@ -119,5 +119,5 @@ def test_a_prompt_without_the_invocation_is_refused_before_anything_runs(llm: LL
     steps = llm.status().steps
     for adapter in ("late", {"plain": 1.0, "late": 0.5}):
         with pytest.raises(ValueError, match=r"'late' acts from its invocation tokens on.* token ids \[310, 311\]"):
-            llm.generate([*draw(9, seed=1), 310, 5, 311], GREEDY, adapter, use_tqdm=False)
+            llm.generate([*draw(9, seed=1), 310, 5, 311], GREEDY, adapter=adapter, use_tqdm=False)
     assert llm.status().steps == steps

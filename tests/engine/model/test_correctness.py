@@ -111,7 +111,7 @@ def open_llm(case: Case, **settings: Any) -> LLM:
 def run(llm: LLM, case: Case, order: list[int] | None = None) -> list[RequestOutput]:
     order = order or list(range(len(LENGTHS)))
     params = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
-    outputs = llm.generate([case.prompts[i] for i in order], params, [NAMES[i] for i in order], use_tqdm=False)
+    outputs = llm.generate([case.prompts[i] for i in order], params, adapter=[NAMES[i] for i in order], use_tqdm=False)
     return [output for _, output in sorted(zip(order, outputs, strict=True), key=lambda pair: pair[0])]
 
 

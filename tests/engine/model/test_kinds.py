@@ -249,9 +249,9 @@ def test_sums_of_scaled_adapters_equal_peft(case: Case, tmp_path: Path) -> None:
         _sum_with_peft(model, prompt, parts) for prompt, parts in zip(prompts, [*sums, {}, {"lora": 1.0}], strict=True)
     ]
     with LLM(case.base, adapters, max_model_len=128, num_kv_blocks=64, adapter_memory=16 << 20) as llm:
-        outputs = llm.generate(prompts, greedy(), [*sums, None, "lora"], use_tqdm=False)
+        outputs = llm.generate(prompts, greedy(), adapter=[*sums, None, "lora"], use_tqdm=False)
         with pytest.raises(ValueError, match="no adapter 'nobody'"):
-            llm.generate(prompts[0], greedy(), {"lora": 1.0, "nobody": 1.0}, use_tqdm=False)
+            llm.generate(prompts[0], greedy(), adapter={"lora": 1.0, "nobody": 1.0}, use_tqdm=False)
     assert [output.outputs[0].token_ids for output in outputs] == expected
     assert len({tuple(tokens) for tokens in expected}) == len(expected)
 
@@ -272,7 +272,7 @@ def _sum_with_peft(model: Any, prompt: list[int], parts: dict[str, float]) -> li
 
 def test_what_scales_the_base_is_not_summed(case: Case) -> None:
     with open_llm(case) as llm, pytest.raises(ValueError, match="can neither be scaled nor be added"):
-        llm.generate(case.prompts[0], greedy(), {"lora": 1.0, "dora": 1.0}, use_tqdm=False)
+        llm.generate(case.prompts[0], greedy(), adapter={"lora": 1.0, "dora": 1.0}, use_tqdm=False)
 
 
 def test_all_kinds_in_one_batch_equal_peft_one_by_one(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +286,7 @@ def test_all_kinds_in_one_batch_equal_peft_one_by_one(case: Case, monkeypatch: p
 
     monkeypatch.setattr(Sampler, "sample", recording)
     with open_llm(case) as llm:
-        outputs = llm.generate(case.prompts, greedy(), case.names, use_tqdm=False)
+        outputs = llm.generate(case.prompts, greedy(), adapter=case.names, use_tqdm=False)
     for output, name, tokens, logits in zip(outputs, case.names, case.tokens, case.logits, strict=True):
         found = torch.stack([seen[tuple(output.prompt_token_ids), position] for position in range(NEW_TOKENS)])
         size = logits.shape[1]

@@ -45,7 +45,7 @@ def test_text_ids_and_mappings_are_the_same_prompt(llm: LLM) -> None:
 def test_outputs_come_in_prompt_order_with_their_own_params_and_adapter(llm: LLM) -> None:
     lengths = [7, 1, 4]
     params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]
-    outputs = llm.generate(["a", "b", "c"], params, [None, "mine", "mine"], use_tqdm=False)
+    outputs = llm.generate(["a", "b", "c"], params, adapter=[None, "mine", "mine"], use_tqdm=False)
     assert [len(output.outputs[0].token_ids) for output in outputs] == lengths
     assert [output.adapter for output in outputs] == [None, "mine", "mine"]
     assert [output.prompt for output in outputs] == ["a", "b", "c"]
@@ -59,7 +59,7 @@ def test_the_text_is_that_of_the_tokens(llm: LLM) -> None:
 
 
 def test_an_adapter_changes_the_tokens(llm: LLM) -> None:
-    base, mine = llm.generate(["hello", "hello"], GREEDY, [None, "mine"], use_tqdm=False)
+    base, mine = llm.generate(["hello", "hello"], GREEDY, adapter=[None, "mine"], use_tqdm=False)
     assert base.outputs[0].token_ids != mine.outputs[0].token_ids
 
 
@@ -134,20 +134,24 @@ def test_a_seed_makes_the_whole_program_repeatable(base: Path) -> None:
 @pytest.mark.parametrize(
     ("prompts", "params", "names", "words"),
     [
-        ([1.5], None, None, "prompt 0 must be a text or a non-empty list of token ids, got float"),
-        (["a", []], None, None, "prompt 1 must be a text or a non-empty list of token ids"),
-        (["a", [1, 999]], None, None, "token id 999, outside the vocabulary of 320"),
-        (["a", "b"], [GREEDY], None, "params must be one SamplingParams for all prompts, or one for each of the 2"),
+        ([1.5], None, None, "prompt 0: a prompt must be a text or a non-empty list of token ids, got float"),
+        (["a", []], None, None, "prompt 1: a prompt must be a text or a non-empty list of token ids"),
+        (["a", [1, 999]], None, None, "prompt 1: the prompt has token id 999, outside the vocabulary of 320"),
+        (
+            ["a", "b"],
+            [GREEDY],
+            None,
+            "sampling_params must be one SamplingParams for all prompts, or one for each of the 2",
+        ),
         (["a"], None, "nobody", "there is no adapter 'nobody'; there are: mine"),
         (
             ["a"],
             None,
             ["mine", None],
-            "adapter must be one name, or one dict of scales, for all prompts, or one for each of 1",
+            "adapter must be one name or dict of scales for all prompts, or one for each of the 1",
         ),
-        (["a"], SamplingParams(top_p=2.0), None, "top_p must be between"),
-        (["a"], SamplingParams(max_tokens=10**400), None, "max_tokens must be between"),
-        (["a"], {"temperature": 0}, None, "params must be one SamplingParams for all prompts"),
+        ("a", SamplingParams(stop_token_ids=[400]), None, "prompt 0: stop_token_ids has token id 400, outside"),
+        (["a"], {"temperature": 0}, None, "sampling_params must be one SamplingParams for all prompts"),
         (["a" * 600], None, None, "tokens, but prompt and output together may have 256"),
     ],
 )
@@ -156,7 +160,7 @@ def test_what_is_wrong_is_said_before_anything_runs(
 ) -> None:
     steps = llm.status().steps
     with pytest.raises(ValueError, match=words):
-        llm.generate(prompts, params, names, use_tqdm=False)  # type: ignore[arg-type]
+        llm.generate(prompts, params, adapter=names, use_tqdm=False)  # type: ignore[arg-type]
     assert llm.status().steps == steps
     assert (llm.status().running, llm.status().waiting) == (0, 0)
 
@@ -177,7 +181,8 @@ def test_an_adapter_that_cannot_be_used_is_refused_at_the_start(base: Path, tmp_
         ({"device": "tpu"}, "device 'tpu' is not supported"),
         ({"dtype": "int4"}, "dtype 'int4' is not supported"),
         ({"num_kv_blocks": 1}, "the KV cache needs 2 blocks"),
-        ({"flux": 1}, "flux"),
+        ({"flux": 1}, "unknown argument 'flux'; see EngineConfig"),
+        ({"max_modellen": 1}, "unknown argument 'max_modellen'; did you mean 'max_model_len'"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(base: Path, settings: dict[str, int], words: str) -> None:
@@ -189,7 +194,7 @@ def test_a_closed_llm_says_so(base: Path) -> None:
     llm = open_llm(base)
     llm.close()
     llm.close()
-    with pytest.raises(ValueError, match="this LLM is closed"):
+    with pytest.raises(ValueError, match="this engine is closed"):
         llm.generate("a", use_tqdm=False)
 
 

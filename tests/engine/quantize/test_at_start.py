@@ -66,7 +66,7 @@ def logprobs(base: Path, cache: Path, adapter: Path | None = None, **settings: A
     settings = {"quantization": "awq", "weights_cache": str(cache), "num_threads": 1} | settings
     with LLM(base, adapters, **settings) as llm:
         params = SamplingParams(temperature=0, max_tokens=1, logprobs=5)
-        [answer] = llm.generate([PROMPT], params, "some" if adapter else None, use_tqdm=False)
+        [answer] = llm.generate([PROMPT], params, adapter="some" if adapter else None, use_tqdm=False)
         assert llm.info.model == base.name
         assert llm.info.quantization == "awq at the first start"
     return {token: found.logprob for token, found in answer.outputs[0].logprobs[0].items()}

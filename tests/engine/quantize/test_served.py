@@ -87,7 +87,7 @@ def test_adapters_answer_on_a_folded_base_as_they_were_trained(tmp_path: Path, b
     with torch.no_grad():
         expected = reference(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
     with LLM(tmp_path / "out", adapters={"some": adapter}) as llm:
-        [answer] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=1, logprobs=5), "some")
+        [answer] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=1, logprobs=5), adapter="some")
     for token, logprob in answer.outputs[0].logprobs[0].items():
         assert logprob.logprob == pytest.approx(expected[token].item(), rel=1e-3), token
 

@@ -58,8 +58,8 @@ def generate_and_list_compiled(base: str, adapter: str) -> list[str]:
     with LLM(base, {"mine": adapter}, num_kv_blocks=128, adapter_memory=4 << 20, num_threads=1) as llm:
         Dispatcher.compile = recording
         for _ in range(2):
-            llm.generate(["a", "hello " * 20, "The quick"], params, ["mine", None, "mine"], use_tqdm=False)
-        llm.generate([[5] * 900, [6] * 30], params[:2], ["mine", None], use_tqdm=False)
+            llm.generate(["a", "hello " * 20, "The quick"], params, adapter=["mine", None, "mine"], use_tqdm=False)
+        llm.generate([[5] * 900, [6] * 30], params[:2], adapter=["mine", None], use_tqdm=False)
     return names
 
 

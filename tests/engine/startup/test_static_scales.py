@@ -271,10 +271,10 @@ def test_each_adapter_is_counted_by_itself(scaled: Path, tmp_path: Path) -> None
     alone = []
     for prompt, way in zip(prompts, ways, strict=True):
         with open_llm(scaled, adapters=adapters) as llm:
-            llm.generate(prompt, ONE_TOKEN, way, use_tqdm=False)
+            llm.generate(prompt, ONE_TOKEN, adapter=way, use_tqdm=False)
             alone.append(counts(llm))
     with open_llm(scaled, adapters=adapters) as llm:
-        llm.generate(prompts, ONE_TOKEN, ways, use_tqdm=False)
+        llm.generate(prompts, ONE_TOKEN, adapter=ways, use_tqdm=False)
         steps, together = llm.status().steps, counts(llm)
     assert steps < len(prompts), "they shared one"
     both = alone[3]
@@ -319,6 +319,6 @@ def test_layer_by_layer_counts_as_in_one_call(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(Decoder, "fuse", fuse_or_not)
         with open_llm(floats, kv_scales_file=str(file), adapters={"normed": adapter}) as llm:
             assert (decoders[-1].fused is not None) == fused
-            llm.generate([PROMPT, PROMPT[:9]], SamplingParams(temperature=0.0, max_tokens=3), ["normed", None])
+            llm.generate([PROMPT, PROMPT[:9]], SamplingParams(temperature=0.0, max_tokens=3), adapter=["normed", None])
             found.append(counts(llm))
     assert found[0] == found[1] and found[0][1][2] > 0 and found[0][0][2] > 0

@@ -58,7 +58,7 @@ def test_the_engine_serves_adapters_on_it(tmp_path: Path) -> None:
         settings = {"quantization": quantization, "head_quantization": head, "dtype": "float32"}
         with LLM(base, adapters={"some": adapter}, **settings) as llm:
             for name in (None, "some"):
-                [answer] = llm.generate([list(range(5, 40))], params, name)
+                [answer] = llm.generate([list(range(5, 40))], params, adapter=name)
                 found[quantization, name] = answer.outputs[0].logprobs[0]
             assert llm.info.quantization == ("int8 rounded at load, head int8" if head == "int8" else "")
     for name in (None, "some"):

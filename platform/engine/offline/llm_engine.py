@@ -1,0 +1,163 @@
+"""LLMEngine: the engine inside your own process, step by step, with vLLM's names. LLM is a loop around it."""
+
+import itertools
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from ..device.threads import prepare_environment
+from ..protocol import EngineInfo, EngineStatus, RequestFailed, Tokens
+from ..sampling_params import SamplingParams
+from ..text.tokenizer import Tokenizer
+from .adapter_book import AdapterBook
+from .arguments import EngineArgs
+from .collector import Collector
+from .lora_request import LoRARequest
+from .outputs import RequestOutput
+from .prompts import Adapter, Prompt
+from .requests import RequestMaker
+
+if TYPE_CHECKING:
+    from ..startup.build import Engine
+
+LOADING_SECONDS: Final = 0.001
+"""Pause between steps while all work waits for adapters that load."""
+
+
+class LLMEngine:
+    """One base model and its adapters. Close it, or use it in a `with`, to free its memory."""
+
+    def __init__(self, arguments: EngineArgs, adapters: Mapping[str, str | Path] | None = None) -> None:
+        """ValueError says which model, adapter or setting cannot be used, and why."""
+        prepare_environment()
+        from ..startup.build import build_engine
+
+        config = arguments.create_engine_config()
+        self.model_folder = Path(config.model)
+        self.tokenizer_folder = Path(config.tokenizer or config.model)
+        tokenizer = Tokenizer(self.tokenizer_folder)
+        self.adapters = AdapterBook(self.model_folder, tokenizer)
+        self._engine: Engine | None = None
+        try:
+            specs = [self.adapters.add(name, folder) for name, folder in (adapters or {}).items()]
+            self._engine = build_engine(config)
+        except BaseException:
+            self.adapters.close()
+            raise
+        for spec in specs:
+            self._engine.adapters.register(spec.digest, spec.path)
+        info = self._engine.info
+        self.requests = RequestMaker(tokenizer, self.adapters, info.max_model_len)
+        self._live: dict[str, Collector] = {}
+        self._numbers = itertools.count()
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+        return cls(engine_args)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.requests.tokenizer
+
+    @property
+    def info(self) -> EngineInfo:
+        """What was chosen at the start: dtype, compute path, sizes."""
+        return self._opened().info
+
+    def status(self) -> EngineStatus:
+        """Counters and residency, as the server's dashboard shows them."""
+        return self._opened().core.status()
+
+    def add_adapter(self, name: str, folder: str | Path) -> None:
+        """Requests may name it from now on. ValueError has every reason why it cannot be used."""
+        engine, spec = self._opened(), self.adapters.add(name, folder)
+        engine.adapters.register(spec.digest, spec.path)
+
+    def learn(self, adapters: Iterable[Adapter | LoRARequest | None]) -> None:
+        """Load those of LoRARequests that are new. ValueError as add_adapter()."""
+        engine = self._opened()
+        for adapter in adapters:
+            spec = self.adapters.learn(adapter) if isinstance(adapter, LoRARequest) else None
+            if spec is not None:
+                engine.adapters.register(spec.digest, spec.path)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        lora_request: LoRARequest | None = None,
+        priority: int = 0,
+    ) -> None:
+        """Begins with the next step. ValueError for what can never run, and for an id that is in use."""
+        self.learn([lora_request])
+        self.start(self.requests.make(request_id, prompt, params, lora_request, priority))
+
+    def start(self, collector: Collector) -> None:
+        """ValueError as add_request()."""
+        request = collector.request
+        if request.request_id in self._live:
+            raise ValueError(f"a request {request.request_id!r} is running; give each request an id of its own")
+        self._opened().core.add(request)
+        self._live[request.request_id] = collector
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step; what is new of each request, by the `output_kind` of its parameters."""
+        news = (collector.news() for collector in self.advance())
+        return [output for output in news if output is not None]
+
+    def advance(self) -> list[Collector]:
+        """Run one step; the requests that got something or ended, each once."""
+        engine = self._opened()
+        engine.adapters.poll()
+        changed: dict[str, Collector] = {}
+        for message in engine.core.step():
+            if not isinstance(message, Tokens | RequestFailed) or message.request_id not in self._live:
+                continue
+            collector = changed[message.request_id] = self._live[message.request_id]
+            if isinstance(message, RequestFailed):
+                collector.fail(message.message)
+            elif collector.take(message):
+                engine.core.abort(message.request_id, message.index)
+            if collector.finished:
+                del self._live[message.request_id]
+        if not engine.core.progressed:
+            time.sleep(LOADING_SECONDS)
+        return list(changed.values())
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._live) or self._opened().core.has_work()
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self._live)
+
+    def abort_request(self, request_ids: str | Iterable[str]) -> None:
+        """What is ended already, or unknown, is fine."""
+        for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
+            if self._live.pop(request_id, None) is not None:
+                self._opened().core.abort(request_id)
+
+    def next_id(self) -> str:
+        return str(next(self._numbers))
+
+    def close(self) -> None:
+        """Free the model, the cache and the adapters. Closing twice is no error; generating afterwards is."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+            self.adapters.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _opened(self) -> "Engine":
+        if self._engine is None:
+            raise ValueError("this engine is closed; make a new one")
+        return self._engine
