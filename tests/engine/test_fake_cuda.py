@@ -43,7 +43,7 @@ def say(base: Path, folder: Path, **settings: Any) -> list[int]:
         for fields in ({"temperature": 0.0}, EDITED, {"temperature": 1.0}, {"allowed_token_ids": [5, 6]})
     ]
     with open_llm(base, adapters, **settings) as llm:
-        outputs = llm.generate(PROMPTS, kinds, adapter=[None, "one", "one", None])
+        outputs = llm.generate(PROMPTS, kinds, adapter=[None, "one", "one", None], strict=True)
     return [len(output.outputs[0].token_ids) for output in outputs]
 
 
@@ -87,10 +87,10 @@ def test_all_that_a_step_reads_comes_in_one_copy(base: Path, tmp_path: Path, mon
 
         monkeypatch.setattr(FakeTensor, "copy_", copied)
         with open_llm(base, adapters, dtype="bfloat16") as llm:
-            llm.generate(PROMPTS[:2], kinds, adapter=[None, "one"])
+            llm.generate(PROMPTS[:2], kinds, adapter=[None, "one"], strict=True)
             steps = llm.status().steps
             sent.clear()
-            llm.generate(PROMPTS[:2], kinds, adapter=[None, "one"])
+            llm.generate(PROMPTS[:2], kinds, adapter=[None, "one"], strict=True)
             assert sum(sent) == llm.status().steps - steps >= 4
 
 

@@ -44,7 +44,7 @@ def greedy(**fields: Any) -> SamplingParams:
 
 
 def run(llm: LLM, prompts: list[list[int]], names: Any, params: Any = None) -> list[RequestOutput]:
-    return llm.generate(prompts, params or greedy(), adapter=list(names), use_tqdm=False)
+    return llm.generate(prompts, params or greedy(), adapter=list(names), use_tqdm=False, strict=True)
 
 
 def tokens(outputs: list[RequestOutput]) -> list[list[list[int]]]:
