@@ -87,6 +87,8 @@ class GenerateRequest(Message, kw_only=True):
     """Prefix-cache blocks are shared only between equal salts; the web layer fills in the tenant."""
     priority: int = 0
     """Lower runs earlier, among the requests of one tenant."""
+    bad_words: list[list[int]] = []
+    """Token sequences that must not be put out: those of `params.bad_words`."""
     added_tokens: list[AddedToken] = []
     """Of a structured output's tokenizer, beyond those of the checkpoint's."""
 

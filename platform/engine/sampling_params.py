@@ -27,6 +27,7 @@ MAX_LOGPROBS = 20
 MAX_STOP = 16
 MAX_STOP_LENGTH = 256
 MAX_LOGIT_BIAS = 1024
+MAX_BAD_WORDS = 128
 
 
 class RequestOutputKind(IntEnum):
@@ -65,6 +66,9 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     min_tokens: int = 0
     stop: list[str] = []
     stop_token_ids: list[int] = []
+    bad_words: list[str] = []
+    """Texts that must not be put out, each as its tokens at the beginning of a text and after a space. One string and
+    None are taken as for `stop`."""
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
@@ -80,12 +84,11 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What the text must look like; a dict of its fields too. Log-probabilities stay those of the unmodified
     distribution."""
     spaces_between_special_tokens: bool = True
-    bad_words: list[str] = []
     logits_processors: None = None
     extra_args: None = None
     flat_logprobs: bool = False
     skip_reading_prefix_cache: bool | None = None
-    """This and the five before it are vLLM's. Another value than the default is refused with what to use instead."""
+    """This and the four before it are vLLM's. Another value than the default is refused with what to use instead."""
 
     def __post_init__(self) -> None:
         self.check()
@@ -150,6 +153,12 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
             if not 1 <= len(text) <= MAX_STOP_LENGTH:
                 message = f"each stop string must have 1 to {MAX_STOP_LENGTH} characters, got {len(text)}"
                 raise ParameterError("stop", message)
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise ParameterError("bad_words", f"bad_words takes at most {MAX_BAD_WORDS}, got {len(self.bad_words)}")
+        for text in self.bad_words:
+            if not 1 <= len(text.strip()) <= MAX_STOP_LENGTH:
+                message = f"each of bad_words must have 1 to {MAX_STOP_LENGTH} characters, got {text[:40]!r}"
+                raise ParameterError("bad_words", message)
         if self.stop and not self.detokenize:
             raise ParameterError(
                 "stop", "stop strings are found in text: set detokenize to True, or use stop_token_ids"
@@ -193,7 +202,6 @@ def _read_output_kind(value: Any) -> RequestOutputKind:
 FORM: Final = Kind("StructuredOutputs or a dict of its fields", _read_form, frozenset({StructuredOutputs}))
 OUTPUT_KIND: Final = Kind("a RequestOutputKind", _read_output_kind, frozenset({RequestOutputKind}))
 UNAVAILABLE: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
-    "bad_words": (([], None), "use logit_bias with -100 for tokens that must not come"),
     "logits_processors": ((None, []), "use logit_bias, allowed_token_ids or structured_outputs"),
     "extra_args": ((None, {}), "nothing here reads it"),
     "flat_logprobs": ((False,), "log-probabilities come as one dict a token"),
@@ -209,7 +217,7 @@ FIELDS: Final = Fields(
     | dict.fromkeys(("presence_penalty", "frequency_penalty", "repetition_penalty"), NUMBER)
     | dict.fromkeys(("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize"), FLAG)
     | {"logit_bias": BIASES.or_none(), "allowed_token_ids": TOKEN_IDS.or_none()}
-    | {"stop": STOP, "stop_token_ids": STOP_TOKEN_IDS, "structured_outputs": FORM.or_none()}
+    | {"stop": STOP, "bad_words": STOP, "stop_token_ids": STOP_TOKEN_IDS, "structured_outputs": FORM.or_none()}
     | {"output_kind": OUTPUT_KIND}
 )
 

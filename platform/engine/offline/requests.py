@@ -2,6 +2,7 @@
 
 from ..protocol import GenerateRequest
 from ..sampling_params import SamplingParams
+from ..text.bad_word_tokens import bad_word_tokens
 from ..text.tokenizer import Tokenizer
 from .adapter_book import AdapterBook
 from .collector import Collector
@@ -35,6 +36,7 @@ class RequestMaker:
             params=params,
             adapters=self.adapters.references(adapter, token_ids),
             priority=priority,
+            bad_words=bad_word_tokens(params.bad_words, self.tokenizer),
         )
         if isinstance(adapter, LoRARequest):
             return Collector(request, text, adapter.name, self.tokenizer, adapter)

@@ -63,10 +63,12 @@ class SampleRow:
     output_token_ids: list[int]
     """The choice's live list, read for penalties only."""
     blocked_token_ids: tuple[int, ...] = ()
-    """End-of-sequence and stop tokens while min_tokens is not reached."""
+    """End-of-sequence and stop tokens while min_tokens is not reached; those that would complete a bad word."""
     logprobs: int | None = None
     mask: TokenMask | None = None
     """Of a constrained choice. Its end tokens are in it, so that none is blocked."""
+    has_bad_words: bool = False
+    """What is blocked follows from the tokens before."""
     _counts: TokenCounts | None = field(default=None, init=False, repr=False)
 
     @property
@@ -77,13 +79,13 @@ class SampleRow:
     @property
     def needs_all_tokens(self) -> bool:
         """It cannot be drawn while a token before is unknown to the host."""
-        return self.penalized or self.mask is not None
+        return self.penalized or self.has_bad_words or self.mask is not None
 
     def at(self, position: int) -> "SampleRow":
         """The row that draws the token at `position`, while the host may not know all tokens before it."""
         if position == self.position:
             return self
-        assert not self.needs_all_tokens, "penalties and masks look at every token before"
+        assert not self.needs_all_tokens, "penalties, masks and bad words look at every token before"
         blocked = self.blocked_token_ids if position < self.params.min_tokens else ()
         # Spelled out: `replace` takes three times as long, for each choice in each step.
         return SampleRow(

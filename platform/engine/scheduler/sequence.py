@@ -5,6 +5,7 @@ import hashlib
 
 from ..kv_cache.prefix import Acting, BlockKey, block_key, encode, root_hash
 from ..protocol import FinishReason, GenerateRequest, TokenLogprob
+from ..sampling.bad_words import BadWords
 from ..sampling.state import SampleRow
 from ..sampling.token_mask import TokenMask
 from .admission import largest_token
@@ -98,7 +99,9 @@ class Sequence:
     """The scheduler moves it and owns its blocks; the runner reads token_ids, num_computed, blocks and row."""
 
     __slots__ = (
+        "bad_words",
         "blocks",
+        "ends",
         "first_message",
         "index",
         "keys",
@@ -143,9 +146,19 @@ class Sequence:
         self.preemptions = 0
         self.first_message = True
         mask = _make_mask(request)
-        blocked = tuple(request.eos_token_ids | request.stop_token_ids) if params.min_tokens and mask is None else ()
+        self.ends = tuple(request.eos_token_ids | request.stop_token_ids) if params.min_tokens and mask is None else ()
+        """Blocked while min_tokens is not reached."""
+        self.bad_words = BadWords(message.bad_words)
         self.row = SampleRow(
-            params, seed, 0, message.prompt_token_ids, self.output_token_ids, blocked, params.logprobs, mask
+            params,
+            seed,
+            0,
+            message.prompt_token_ids,
+            self.output_token_ids,
+            self.ends + self.bad_words.next_tokens(()),
+            params.logprobs,
+            mask,
+            has_bad_words=bool(self.bad_words),
         )
         self.needs_all_tokens = self.row.needs_all_tokens
 
@@ -185,7 +198,9 @@ class Sequence:
         self.output_token_ids.append(token_id)
         self.row.position += 1
         if self.row.position == self.row.params.min_tokens:
-            self.row.blocked_token_ids = ()
+            self.ends = self.row.blocked_token_ids = ()
+        if self.row.has_bad_words:
+            self.row.blocked_token_ids = self.ends + self.bad_words.next_tokens(self.output_token_ids)
         if self.row.mask is not None:
             self.row.mask.forget()
 
