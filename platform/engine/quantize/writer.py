@@ -48,7 +48,7 @@ class CheckpointWriter:
         """The last shard, the index where there are several, config.json, and what goes with it from `source`."""
         if self._held:
             self._write_shard()
-        with _disk_errors_in_words():
+        with _disk_errors_explained():
             self._name_shards()
             (self._folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
             for file in sorted(source.iterdir()):
@@ -58,7 +58,7 @@ class CheckpointWriter:
     def add_file(self, name: str, tensors: Mapping[str, torch.Tensor]) -> str:
         """Tensors that are not weights, in a file of their own. Its SHA-256."""
         path, data = self._folder / name, save(dict(tensors))
-        with _disk_errors_in_words():
+        with _disk_errors_explained():
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(data)
         return hashlib.sha256(data).hexdigest()
@@ -67,7 +67,7 @@ class CheckpointWriter:
         return sum(tensor.nbytes for tensor in self._held.values())
 
     def _write_shard(self) -> None:
-        with _disk_errors_in_words():
+        with _disk_errors_explained():
             save_file(self._held, self._folder / _unnamed(len(self._shards)), metadata={"format": "pt"})
         self._shards.append(list(self._held))
         self._held = {}
@@ -96,7 +96,7 @@ def new_checkpoint(output: Path, needed_bytes: int, shard_bytes: int = SHARD_BYT
         raise ValueError(f"{output.parent} cannot be written: {error.strerror}. Choose another folder") from None
     try:
         yield CheckpointWriter(staging, shard_bytes)
-        with _disk_errors_in_words():
+        with _disk_errors_explained():
             _publish(staging, output)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -140,7 +140,7 @@ def _sync(path: Path) -> None:
 
 
 @contextmanager
-def _disk_errors_in_words() -> Iterator[None]:
+def _disk_errors_explained() -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:

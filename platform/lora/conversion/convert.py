@@ -24,7 +24,7 @@ from ..files.tensor_names import OTHER_BASE, module_path
 from . import adalora, loha, lokr, vera
 from .factors import Change, TooLarge, Unfit, relative
 from .kinds import KINDS, SMALLER, read_source_settings
-from .source import Module, ModuleLocation, Scan, Shapes, Tensors, compare_targets, in_words, sort_tensors
+from .source import Module, ModuleLocation, Scan, Shapes, Tensors, compare_targets, describe_location, sort_tensors
 from .write import WeightsFile, lora_config
 
 MAX_ERROR: Final = 0.01
@@ -69,7 +69,7 @@ class _Outcome:
         self.ranks[place] = change.rank
         self.square, self.lost = self.square + change.square, self.lost + change.lost
         if change.error > self.worst:
-            self.worst, self.worst_module = change.error, in_words(place)
+            self.worst, self.worst_module = change.error, describe_location(place)
 
 
 class _Problems:
@@ -80,7 +80,7 @@ class _Problems:
         self._too_large: list[str] = []
 
     def note(self, place: ModuleLocation, error: Unfit) -> None:
-        (self._too_large if isinstance(error, TooLarge) else self._unfit).append(f"{in_words(place)} {error}")
+        (self._too_large if isinstance(error, TooLarge) else self._unfit).append(f"{describe_location(place)} {error}")
 
     def tell(self, report: Report) -> None:
         report.fail_all("modules", self._unfit, OTHER_BASE)
@@ -208,7 +208,7 @@ def _say(outcome: _Outcome, kind: str, report: Report) -> None:
     ranks = sorted({*outcome.ranks.values()})
     words = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
     if outcome.idle:
-        idle = [in_words(place) for place in sorted(outcome.idle)]
+        idle = [describe_location(place) for place in sorted(outcome.idle)]
         report.warn("effect", f"modules with no effect are left out: {enumerate_some(idle)}")
     if outcome.worst < EXACTLY:
         report.settle("converted", f"converted from {kind}, exactly, at {words}")

@@ -54,12 +54,12 @@ def read_source_settings(config: bytes, report: Report) -> LoraSettings | None:
         if raw.get(key) not in _OFF:
             what = f"{key} is {quote(raw[key])}: only changes to the weights of linear layers can be converted to LoRA"
             report.fail("features", what, f"train without {key}")
-    as_lora = {key: value for key, value in raw.items() if key not in own | _WEIGHTS_ONLY} | _in_words_of_lora(raw)
+    as_lora = {key: value for key, value in raw.items() if key not in own | _WEIGHTS_ONLY} | _as_lora_settings(raw)
     settings = read_settings(json.dumps(as_lora).encode(), report)
     return None if settings is None or report.failed else replace(settings, raw=raw)
 
 
-def _in_words_of_lora(raw: dict[str, Any]) -> dict[str, Any]:
+def _as_lora_settings(raw: dict[str, Any]) -> dict[str, Any]:
     match raw["peft_type"]:
         case "ADALORA":
             return {"peft_type": "LORA", "r": raw.get("init_r")}

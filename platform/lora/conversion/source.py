@@ -86,7 +86,7 @@ def compare_targets(present: set[ModuleLocation], settings: LoraSettings, base: 
         ("target_modules does not name modules with tensors", present - targeted, "add them to target_modules"),
     ):
         if places:
-            message = f"{sentence}: {enumerate_some([in_words(place) for place in sorted(places)])}"
+            message = f"{sentence}: {enumerate_some([describe_location(place) for place in sorted(places)])}"
             report.fail("targets", message, remedy)
 
 
@@ -94,7 +94,7 @@ def every_place(base: BaseSignature) -> Iterator[ModuleLocation]:
     return ((layer, kind) for layer in range(base.num_layers) for kind in base.kinds)
 
 
-def in_words(place: ModuleLocation) -> str:
+def describe_location(place: ModuleLocation) -> str:
     return f"{place[1]} of layer {place[0]}"
 
 

@@ -23,8 +23,8 @@ FEW: Final = 16
 """So many rows or fewer read codes of 4 bits as they are: each is used too seldom to be worth writing it down."""
 
 
-def words_scratch_size(m: int, k: int, workers: int) -> int:
-    """Bytes of scratch that word_linear needs; its last tile may read numbers of a token more than there are."""
+def avx2_scratch_size(m: int, k: int, workers: int) -> int:
+    """Bytes of scratch that avx2_linear needs; its last tile may read numbers of a token more than there are."""
     return workers * SPAN * EXPANDED + int(activations_size(m, k)) + (-(-k // STEP) * m + 1) * PER_ROW * 4
 
 
@@ -49,11 +49,11 @@ def _multiply_rows(
 
 
 @njit(parallel=True, cache=True)
-def word_linear(
+def avx2_linear(
     kind: int, codes: int, scales: int, zeros: int, bias: int, x: int, factors: int, scratch: int, y: int, m: int,
     n: int, k: int, group: int, workers: int,
 ) -> None:  # fmt: skip
-    """All are addresses but the kind, the sizes and the group, in steps; scratch has words_scratch_size(m, k, workers)
+    """All are addresses but the kind, the sizes and the group, in steps; scratch has avx2_scratch_size(m, k, workers)
     bytes, from a cache line on."""
     steps, total = (k + STEP - 1) // STEP, (n + PANEL - 1) // PANEL
     groups, step_bytes, block = (steps + group - 1) // group, STEP_BYTES[kind], min(group, BLOCK)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ..kernels.avx2_linear import word_linear, words_scratch_size
+from ..kernels.avx2_linear import avx2_linear, avx2_scratch_size
 from ..kernels.code_dots import dots_scratch_size
 from ..kernels.code_linear import in_dots, scratch_size
 from ..kernels.code_vectors import code_linear_in_vectors, vectors_scratch_size
@@ -57,8 +57,8 @@ INTEGERS: Final = CodeKernel(
     int16_activations.STEP,
     pack_integers,
     unpack_integers,
-    words_scratch_size if dots.HAS_WORDS else integer_scratch_size,
-    word_linear if dots.HAS_WORDS else integer_linear,
+    avx2_scratch_size if dots.HAS_AVX2 else integer_scratch_size,
+    avx2_linear if dots.HAS_AVX2 else integer_linear,
 )
 """INT4 and INT8 on a CPU with dot products of bytes, or else of words, with longer steps and 16 bits of each
 activation: faster than SPLIT_DOTS, and in matrix registers faster than DOTS."""

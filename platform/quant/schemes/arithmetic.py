@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ..kernels.instructions.dots import HAS_BFLOAT16, HAS_INTEGERS, HAS_WORDS, REGISTERS
+from ..kernels.instructions.dots import HAS_AVX2, HAS_BFLOAT16, HAS_INTEGERS, REGISTERS
 
 VECTORS: Final = "float32 vectors"
 
@@ -15,4 +15,4 @@ def arithmetic_words(has_bfloat16: bool, has_integers: bool, has_words: bool, re
     return f"dot products of {' and '.join(numbers)} in {registers}" if numbers else VECTORS
 
 
-ARITHMETIC: Final = arithmetic_words(HAS_BFLOAT16, HAS_INTEGERS, HAS_WORDS, REGISTERS)
+ARITHMETIC: Final = arithmetic_words(HAS_BFLOAT16, HAS_INTEGERS, HAS_AVX2, REGISTERS)

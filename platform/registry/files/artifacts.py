@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import StorageFull, UploadEmpty, UploadMismatch, UploadMissing, UploadTooLarge
-from .full_disk import full_disk_in_words
+from .full_disk import storage_full_errors
 from .incoming import Blob, IncomingFile
 
 CONFIG_FILE = "adapter_config.json"
@@ -56,7 +56,7 @@ class ArtifactStore:
 
     def take_in(self, file: IO[bytes], path: Path, size: int, sha256: str) -> Blob:
         """Make a checked file of `incoming/` a blob. Closes it. Raises StorageFull."""
-        with full_disk_in_words():
+        with storage_full_errors():
             os.fchmod(file.fileno(), 0o400)
             os.fsync(file.fileno())
             path.rename(self.blob_path(sha256))
@@ -97,7 +97,7 @@ class ArtifactStore:
 
     def publish(self, digest: str, config: Blob, weights: Blob) -> None:
         """Make the adapter folder from two blobs, replacing whatever is there. Raises UploadMissing, StorageFull."""
-        with full_disk_in_words():
+        with storage_full_errors():
             staging = self.stage(config, weights)
             sync_folder(staging)
             self.discard(self.folder(digest))
@@ -106,7 +106,7 @@ class ArtifactStore:
 
     def stage(self, config: Blob, weights: Blob) -> Path:
         """A new folder of two blobs that are no adapter yet; for `discard`. Raises UploadMissing, StorageFull."""
-        with full_disk_in_words():
+        with storage_full_errors():
             staging = Path(tempfile.mkdtemp(dir=self.incoming))
             self._link(config, staging / CONFIG_FILE)
             self._link(weights, staging / WEIGHTS_FILE)

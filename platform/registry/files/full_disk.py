@@ -1,4 +1,4 @@
-"""full_disk_in_words: what a disk says when it is full, as a refusal."""
+"""storage_full_errors: what a disk says when it is full, as a refusal."""
 
 import errno
 import sqlite3
@@ -13,7 +13,7 @@ DISK_FULL: Final = "53100"
 
 
 @contextmanager
-def full_disk_in_words() -> Iterator[None]:
+def storage_full_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, Final, Self
 
 from ..errors import UploadBusy, UploadMismatch, UploadTooLarge
-from .full_disk import full_disk_in_words
+from .full_disk import storage_full_errors
 
 READ_BYTES: Final = 1 << 20
 WRITE_OUT_BYTES: Final = 8 << 20
@@ -67,7 +67,7 @@ class IncomingFile:
         """Raises UploadTooLarge at the first byte beyond the declared size, StorageFull when the disk is."""
         if self._received + len(chunk) > self._size:
             raise UploadTooLarge(f"The file is longer than the declared {self._size:,} bytes. Upload it again.")
-        with full_disk_in_words():
+        with storage_full_errors():
             _write_all(self._file.fileno(), chunk)
         self._hash.update(chunk)
         self._received += len(chunk)

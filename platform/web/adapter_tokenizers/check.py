@@ -48,10 +48,10 @@ def check_tokenizer(
     problem = _problem_of_template(verdict.tokenizer, verdict.named_tokens)
     if problem is not None:
         return None, Finding(CHECK, "fail", problem, "fix the chat template, or leave it out")
-    return verdict.tokenizer, Finding(CHECK, "pass", in_words(verdict.tokenizer))
+    return verdict.tokenizer, Finding(CHECK, "pass", describe_tokenizer(verdict.tokenizer))
 
 
-def in_words(tokenizer: AdapterTokenizer) -> str:
+def describe_tokenizer(tokenizer: AdapterTokenizer) -> str:
     """What differs from the base, for people."""
     parts = []
     if tokenizer.added_tokens:
@@ -79,7 +79,7 @@ def _problem_of_template(tokenizer: AdapterTokenizer, named_tokens: Mapping[str,
 
 def _not_allowed(verdict: Verdict, terms: Terms) -> Finding:
     """Trainers save tokenizers beside every adapter: what nobody chose to send must not stand in the way."""
-    what = verdict.problem or f"it brings {in_words(verdict.tokenizer or AdapterTokenizer())}"
+    what = verdict.problem or f"it brings {describe_tokenizer(verdict.tokenizer or AdapterTokenizer())}"
     if terms.chosen:
         message = f"{what}; this server does not use tokenizers or chat templates from adapters"
         return Finding(CHECK, "fail", message, f"leave these files out to use the base's; {SWITCH}")

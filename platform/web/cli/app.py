@@ -118,7 +118,7 @@ def main() -> None:
     try:
         app(prog_name="loraplex")
     except Exception as error:
-        lines = _in_words(error)
+        lines = _error_lines(error)
         if not lines:
             raise
         console = Console(stderr=True, highlight=False, markup=False)
@@ -127,16 +127,16 @@ def main() -> None:
         sys.exit(2)
 
 
-def _in_words(error: Exception) -> list[str]:
+def _error_lines(error: Exception) -> list[str]:
     """A line for each problem; none: it is no user's doing. Imports what only some words have imported by then."""
     if isinstance(error, ValueError):
         from pydantic import ValidationError
 
         if not isinstance(error, ValidationError):
             return [str(error)]
-        from ..settings.words import in_words
+        from ..settings.words import error_lines
 
-        return list(in_words(error))
+        return list(error_lines(error))
     from sqlalchemy.exc import DBAPIError
 
     if isinstance(error, DBAPIError):

@@ -9,7 +9,7 @@ import typer
 from loraplex.engine.config import EngineConfig
 
 from ..settings.settings import Settings
-from .help_words import default_in_words, placeholder
+from .help_words import format_default, placeholder
 
 
 def settings_flags(
@@ -37,7 +37,7 @@ def _option(name: str) -> inspect.Parameter:
     is_switch = field.annotation is bool
     flag = name.replace("_", "-")
     declaration = f"--{flag}/--no-{flag}" if is_switch else f"--{flag}"
-    default = default_in_words(field.default)
+    default = format_default(field.default)
     option = typer.Option(
         declaration,
         help=f"{field.description}{'' if default is None else f' (default: {default})'}",

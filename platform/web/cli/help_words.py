@@ -32,7 +32,7 @@ def placeholder(name: str, annotation: Any) -> str:
     return NAMED.get(name) or unit or ("NUMBER" if {int, float} & set(kinds) else "TEXT")
 
 
-def default_in_words(default: object) -> str | None:
+def format_default(default: object) -> str | None:
     """None: the description says what happens when nothing is given."""
     if default in (None, "", ()):
         return None

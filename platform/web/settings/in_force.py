@@ -16,7 +16,7 @@ from .secrets import mask_url
 from .settings import Settings
 from .sources import COMPUTED, Source
 from .types import kinds_of
-from .words import in_words
+from .words import error_lines
 
 LEFT_TO_THE_SERVER: Final = (None, "", "auto")
 """What a setting is given as where the server finds its value."""
@@ -68,7 +68,7 @@ def obstacle_to_restart(settings: Settings) -> str:
     try:
         settings.read_again()
     except ValidationError as error:
-        return " ".join(in_words(error))
+        return " ".join(error_lines(error))
     except ValueError as error:
         return str(error)
     return ""

@@ -11,7 +11,7 @@ OUR_OWN: Final = "Value error, "
 """What pydantic puts before the words of a ValueError, which say by themselves what to do."""
 
 
-def in_words(error: ValidationError) -> Iterator[str]:
+def error_lines(error: ValidationError) -> Iterator[str]:
     """One line for each problem."""
     for problem in error.errors(include_input=False, include_url=False):
         name, words = ".".join(str(part) for part in problem["loc"]), problem["msg"]

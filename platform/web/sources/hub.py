@@ -42,7 +42,7 @@ def download(adapter: HubAdapter, folder: Path, limits: Mapping[str, int], optio
     """
     from huggingface_hub import hf_hub_download
 
-    with _in_words(adapter):
+    with _hub_errors(adapter):
         there = [file for file, limit in limits.items() if _is_there(adapter, file, limit, file in optional)]
         for file in there:
             hf_hub_download(adapter.repository, file, revision=adapter.commit, local_dir=folder)
@@ -83,7 +83,7 @@ def _check_size(adapter: HubAdapter, file: str, limit: int) -> None:
 
 
 @contextmanager
-def _in_words(adapter: HubAdapter) -> Iterator[None]:
+def _hub_errors(adapter: HubAdapter) -> Iterator[None]:
     from huggingface_hub import errors
 
     name = adapter.repository

@@ -50,7 +50,7 @@ class CallReader:
         for start in range(0, len(text), MOST_PIECE):
             piece = text[start : start + MOST_PIECE]
             while piece:
-                piece = self._in_words(piece) if self._run is None else self._in_run(piece)
+                piece = self._in_text(piece) if self._run is None else self._in_run(piece)
         self._flush()
         return self._events
 
@@ -75,7 +75,7 @@ class CallReader:
         raw, style = "".join(self._raw).strip(SPACE), self._style
         return any(text.strip(SPACE).startswith(raw) for text in (style.after + style.closing, style.between))
 
-    def _in_words(self, text: str) -> str:
+    def _in_text(self, text: str) -> str:
         """Say what is no call for sure; returns what is left where a run begins."""
         # White space that was held back before is not looked at again: there may be much of it.
         text, self._partial = self._partial + text, ""

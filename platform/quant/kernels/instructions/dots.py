@@ -17,10 +17,10 @@ from .dot_shapes import BYTES, ROWS, STEP
 __all__ = [
     "BYTES",
     "DESCRIPTION",
+    "HAS_AVX2",
     "HAS_BFLOAT16",
     "HAS_INTEGERS",
     "HAS_MATRIX",
-    "HAS_WORDS",
     "REGISTERS",
     "ROWS",
     "STEP",
@@ -35,9 +35,9 @@ __all__ = [
 HAS_MATRIX: Final = amx_dots.HAS_MATRIX
 _chosen: Final = amx_dots if HAS_MATRIX else avx512_dots
 HAS_BFLOAT16: Final = HAS_MATRIX or avx512_dots.HAS_BFLOAT16
-HAS_WORDS: Final = avx2_dots.HAS_INTEGERS
-HAS_INTEGERS: Final = HAS_MATRIX or avx512_dots.HAS_INTEGERS or HAS_WORDS
-REGISTERS: Final = "matrix registers (AMX)" if HAS_MATRIX else "AVX2" if HAS_WORDS else "AVX-512"
+HAS_AVX2: Final = avx2_dots.HAS_INTEGERS
+HAS_INTEGERS: Final = HAS_MATRIX or avx512_dots.HAS_INTEGERS or HAS_AVX2
+REGISTERS: Final = "matrix registers (AMX)" if HAS_MATRIX else "AVX2" if HAS_AVX2 else "AVX-512"
 DESCRIPTION: Final = f"dot products in {REGISTERS}"
 ready = _chosen.ready
 """(rows): before the first product, with the number of rows that most of them have, up to ROWS."""

@@ -79,7 +79,7 @@ async def fetch(request: Request, state: StateOf, caller: CallerOf) -> Response:
     name, source = fields.get("name", ""), fields.get("source", "").strip()
     try:
         hold = state.uploads.hold(caller.tenant, caller.actor, stays=is_folder(source))
-        with as_api_error(), _sources_in_words(source), hold as slot:
+        with as_api_error(), _source_errors(source), hold as slot:
             state.registry.adapters.check_name(name)
             blobs = await fetch_adapter(source, state.settings, state.registry.store, slot)
             digests = {file: blob.sha256 for file, blob in blobs.items()}
@@ -148,7 +148,7 @@ def _missing(registry: Registry, caller: Caller, name: str, digests: dict[str, s
 
 
 @contextmanager
-def _sources_in_words(source: str) -> Iterator[None]:
+def _source_errors(source: str) -> Iterator[None]:
     try:
         yield
     except SourceMissing as error:

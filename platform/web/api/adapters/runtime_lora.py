@@ -63,7 +63,7 @@ async def load_adapter(state: State, caller: Caller, order: LoadOrder) -> None:
     require_ready(state.engine)
     async with state.name_locks.of(caller.tenant, order.lora_name):
         hold = state.uploads.hold(caller.tenant, caller.actor, stays=is_folder(order.lora_path))
-        with _refusals_in_words(order), hold as slot:
+        with _refusals_explained(order), hold as slot:
             await state.reconciler.reconcile()
             _check_name(state, caller, order)
             files = await fetch_adapter(order.lora_path, state.settings, state.registry.store, slot)
@@ -143,7 +143,7 @@ async def _pin(state: State, caller: Caller, name: str) -> None:
 
 
 @contextmanager
-def _refusals_in_words(order: LoadOrder) -> Iterator[None]:
+def _refusals_explained(order: LoadOrder) -> Iterator[None]:
     """What sources, registry and engine raise, as vLLM tells it."""
     name = order.lora_name
     try:

@@ -16,7 +16,7 @@ from ...units import age_words
 from ..admin_api import AdminApi, segment, with_api
 from ..expiry import read_expiry
 from ..output import Json, print_json, tell
-from .limit_options import Concurrency, PerDay, Rpm, Tpm, limits_in_words
+from .limit_options import Concurrency, PerDay, Rpm, Tpm, format_limits
 
 app = typer.Typer(help="Create, list, limit and revoke API keys. A running server follows within a second.")
 console = Console(highlight=False)
@@ -67,7 +67,7 @@ def list_all(api: AdminApi, as_json: Json = False) -> None:
     for one in keys:
         models = "all" if one["adapters"] is None else ", ".join(one["adapters"])
         used = "never" if one["last_used_at"] is None else age_words(_moment(one["last_used_at"]))
-        limits, scopes = limits_in_words(one["limits"]), ", ".join(one["scopes"])
+        limits, scopes = format_limits(one["limits"]), ", ".join(one["scopes"])
         table.add_row(one["prefix"], one["name"], scopes, models, limits, _state(one), _expiry(one), used)
     console.print(table, markup=False)
 
@@ -86,7 +86,7 @@ def limit(
     """Replace all limits of a key. Limits that are not given are removed."""
     body = {"limits": msgspec.to_builtins(Quota(rpm, tpm, concurrency, tokens_per_day))}
     changed = api.ask("PATCH", f"/keys/{segment(prefix)}", body)
-    tell(changed, f"{changed['prefix']}: {limits_in_words(changed['limits'])}", as_json)
+    tell(changed, f"{changed['prefix']}: {format_limits(changed['limits'])}", as_json)
 
 
 @app.command()

@@ -17,6 +17,6 @@ LIMITS: Final = {
 }
 
 
-def limits_in_words(limits: Mapping[str, int | None]) -> str:
+def format_limits(limits: Mapping[str, int | None]) -> str:
     named = ((limits.get(name), words) for name, words in LIMITS.items())
     return ", ".join(f"{limit:,} {words}" for limit, words in named if limit is not None) or "none"

@@ -11,7 +11,7 @@ from loraplex.registry.access.quotas import Quota
 
 from ..admin_api import AdminApi, segment, with_operators_api
 from ..output import Json, print_json, tell
-from .limit_options import Concurrency, PerDay, Rpm, Tpm, limits_in_words
+from .limit_options import Concurrency, PerDay, Rpm, Tpm, format_limits
 
 app = typer.Typer(help="Create, list, limit and disable tenants. A running server follows within a second.")
 console = Console(highlight=False)
@@ -38,7 +38,7 @@ def list_all(api: AdminApi, as_json: Json = False) -> None:
     for tenant in found:
         since = f"{datetime.fromisoformat(tenant['created_at']):%Y-%m-%d}"
         state = "disabled" if tenant["disabled_at"] else "enabled"
-        table.add_row(tenant["name"], since, state, limits_in_words(tenant["limits"]))
+        table.add_row(tenant["name"], since, state, format_limits(tenant["limits"]))
     console.print(table, markup=False)
 
 
@@ -56,7 +56,7 @@ def limit(
     """Replace all limits of a tenant, which its keys and users share. Limits that are not given are removed."""
     body = {"limits": msgspec.to_builtins(Quota(rpm, tpm, concurrency, tokens_per_day))}
     changed = api.ask("PATCH", f"/tenants/{segment(name)}", body)
-    tell(changed, f"{name}: {limits_in_words(changed['limits'])}", as_json)
+    tell(changed, f"{name}: {format_limits(changed['limits'])}", as_json)
 
 
 @app.command()

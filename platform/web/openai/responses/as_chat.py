@@ -45,7 +45,7 @@ def explain_refusal(error: ApiError, conversation: Conversation) -> ApiError:
     """A refusal of the chat."""
 
     def said(text: str) -> str:
-        text = IN_TOOLS.sub(r"\1", conversation.in_words(text))
+        text = IN_TOOLS.sub(r"\1", conversation.with_input_paths(text))
         for name, word in WORDS.items():
             text = re.sub(rf"\b{name}\b", word, text)
         return text

@@ -39,7 +39,7 @@ class Conversation:
         for number, item in enumerate(fields.input):
             self._read(item, f"input[{number}]")
 
-    def in_words(self, text: str) -> str:
+    def with_input_paths(self, text: str) -> str:
         """What is said of messages, in terms of the items."""
         if text.partition(" ")[0] == "messages":
             return "input" + text.removeprefix("messages")
