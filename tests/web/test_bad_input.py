@@ -44,7 +44,7 @@ def user(content: Any) -> list[dict[str, Any]]:
 
 
 SHARED: list[tuple[str, Any, str]] = [
-    *[("temperature", value, "temperature") for value in (-1, 101, "hot", True, [1], HUGE)],
+    *[("temperature", value, "temperature") for value in (-1, 2.1, "hot", True, [1], HUGE)],
     *[("top_p", value, "top_p") for value in (0, -0.1, 1.1, "1", {})],
     *[("top_k", value, "top_k") for value in (-2, 2**31, 1.5, "3", HUGE)],
     *[("min_p", value, "min_p") for value in (-0.1, 1.01, "x")],
@@ -56,6 +56,7 @@ SHARED: list[tuple[str, Any, str]] = [
     *[("seed", value, "seed") for value in (2**63, -(2**63) - 1, "s", 1.5, HUGE)],
     *[("min_tokens", value, "min_tokens") for value in (-1, 2**31, "1")],
     *[("stop", value, "stop") for value in ([""], "", ["x" * 257], ["x"] * 17, 5, [5], {"a": 1})],
+    *[("bad_words", value, "bad_words") for value in (5, [""], [" "], ["a"] * 129, ["a" * 257], [5])],
     *[("stop_token_ids", value, "stop_token_ids") for value in ([-1], [320], [2**31], [HUGE], ["1"], 5, "5", [True])],
     *[("allowed_token_ids", value, "allowed_token_ids") for value in ([], [-1], [320], [HUGE], "all")],
     *[
@@ -95,7 +96,6 @@ SHARED: list[tuple[str, Any, str]] = [
     ("functions", [{"name": "f"}], "functions"),
     ("best_of", 3, "best_of"),
     ("suffix", "end", "suffix"),
-    ("bad_words", ["no"], "bad_words"),
     ("use_beam_search", True, "use_beam_search"),
     ("use_beam_search", 1, "use_beam_search"),
     ("length_penalty", 2.0, "length_penalty"),

@@ -3,6 +3,8 @@ from typing import Any
 import httpx
 import pytest
 
+from loraplex.engine.text.bad_word_tokens import bad_word_tokens
+
 from .fake_engine import BASE_SENTENCE, FakeEngine, logprob_of
 from .test_chat import chunks
 
@@ -22,6 +24,12 @@ async def test_whole_answer(client: httpx.AsyncClient, engine: FakeEngine, state
     assert engine.requests[-1].params.max_tokens == 16
     assert body["choices"][0]["finish_reason"] == "length"
     assert BASE_SENTENCE.startswith(body["choices"][0]["text"])
+
+
+async def test_bad_words_reach_the_engine_as_tokens(client: httpx.AsyncClient, engine: FakeEngine, state: Any) -> None:
+    await complete(client, bad_words=["dog"])
+    assert engine.requests[-1].params.bad_words == ["dog"]
+    assert engine.requests[-1].bad_words == bad_word_tokens(["dog"], state.tokenizer) != []
 
 
 async def test_every_form_of_prompt(client: httpx.AsyncClient, engine: FakeEngine, state: Any) -> None:

@@ -7,6 +7,7 @@ import msgspec
 from loraplex.engine.ipc.client import EngineUnavailable, RequestRejected
 from loraplex.engine.protocol import AdapterRef, GenerateRequest
 from loraplex.engine.sampling_params import SamplingParams
+from loraplex.engine.text.bad_word_tokens import bad_word_tokens
 
 from ..access.caller import Caller
 from ..adapters.engine_door import require_ready
@@ -16,7 +17,7 @@ from ..quotas.quotas import Admission, account_of, tokens_to_reserve
 from .generation import Explain, Generation, OnEnd
 from .inference import Inference
 from .resolve import ensure_known, explain
-from .spec import GenerationSpec, check_invocation, check_spec
+from .spec import GenerationSpec, check_invocation, check_spec, parameters_checked
 
 
 async def generate(
@@ -78,6 +79,8 @@ def _ending(spec: GenerationSpec) -> tuple[SamplingParams, int | None]:
 
 def _requests(caller: Caller, spec: GenerationSpec, params: SamplingParams) -> list[GenerateRequest]:
     call_id = uuid.uuid4().hex
+    with parameters_checked():
+        bad_words = bad_word_tokens(params.bad_words, spec.served.text_processor.tokenizer)
     return [
         GenerateRequest(
             request_id=f"{call_id}-{number}",
@@ -88,6 +91,7 @@ def _requests(caller: Caller, spec: GenerationSpec, params: SamplingParams) -> l
             share=(caller.actor, call_id),
             cache_salt=f"{caller.tenant}\0{spec.cache_salt}",
             priority=spec.priority,
+            bad_words=bad_words,
             added_tokens=[] if params.structured_outputs is None else [*spec.served.text_processor.added_tokens],
         )
         for number, prompt in enumerate(spec.prompts)

@@ -1,9 +1,10 @@
 """GenerationSpec: what to generate, and whether this model can."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from loraplex.engine.field_types import ParameterError
 from loraplex.engine.sampling_params import SamplingParams
 from loraplex.engine.scheduler.activation import explain_absence, find_start
 
@@ -41,10 +42,8 @@ def check_chars(chars: int, limit: int, field: str) -> None:
 
 def check_spec(spec: GenerationSpec, max_model_len: int) -> None:
     """Raises ApiError for parameters and prompts that this model cannot run."""
-    try:
+    with parameters_checked(spec.max_tokens_field):
         spec.params.verify(spec.served.vocab_size)
-    except ValueError as error:
-        raise invalid(f"{error}.", _named_field(str(error), spec)) from None
     for prompt in spec.prompts:
         _check_prompt(prompt, spec, max_model_len)
 
@@ -59,15 +58,14 @@ def check_invocation(spec: GenerationSpec) -> None:
             raise invalid(f"{message}.", spec.prompt_field, "adapter_not_invoked")
 
 
-def field_of(message: str) -> str | None:
-    """The first parameter that the message of SamplingParams.verify() names."""
-    words = re.findall(r"\w+", message)
-    return next((word for word in words if word in SamplingParams.__struct_fields__), None)
-
-
-def _named_field(message: str, spec: GenerationSpec) -> str | None:
-    field = field_of(message)
-    return spec.max_tokens_field if field == "max_tokens" else field
+@contextmanager
+def parameters_checked(max_tokens_field: str = "max_tokens") -> Iterator[None]:
+    """Parameters that cannot be are refused with the request's field. `max_tokens_field`: what it calls max_tokens."""
+    try:
+        yield
+    except ParameterError as error:
+        field = max_tokens_field if error.parameter == "max_tokens" else error.parameter
+        raise invalid(f"{error}.", field) from None
 
 
 def _check_prompt(prompt: list[int], spec: GenerationSpec, limit: int) -> None:

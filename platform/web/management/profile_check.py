@@ -14,7 +14,7 @@ from ..chat_templates.chat_template import TemplateFailure
 from ..http.errors import invalid
 from ..http.json_body import convert
 from ..http.refusals import as_api_error
-from ..inference.spec import field_of
+from ..inference.spec import parameters_checked
 from ..openai.profile_defaults import DEFAULTS
 from ..openai.response_format import FORMS, schema_form
 from ..openai.schemas import GenerationFields
@@ -118,10 +118,8 @@ def _tidy(document: Mapping[str, Any]) -> dict[str, Any]:
 def _check_sampling(profile: ServingProfile) -> None:
     given = profile.given()
     fields = convert({"model": "-"} | {name: given[name] for name in DEFAULTS if name in given}, GenerationFields)
-    try:
+    with parameters_checked():
         fields.sampling(profile.max_tokens, None, None).verify(ANY_VOCABULARY)
-    except ValueError as error:
-        raise invalid(f"{error}.", field_of(str(error))) from None
 
 
 def _check_limits(profile: ServingProfile) -> None:

@@ -12,7 +12,7 @@ from ..http.errors import ApiError, invalid
 from ..http.event_stream import ended
 from ..inference.answer import answer
 from ..inference.resolve import Served
-from ..inference.spec import GenerationSpec
+from ..inference.spec import GenerationSpec, parameters_checked
 from ..settings.settings import Settings
 from ..text.text_processor import TextProcessor
 from .body import read_fields
@@ -67,11 +67,13 @@ class ChatCall:
         logprobs = (fields.top_logprobs or 0) if fields.logprobs else None
         max_tokens = output_tokens(served.profile, asked, None, max_model_len - len(prompt), field)
         whole = filled(fields, self.sent, served.profile)
-        params = whole.sampling(max_tokens, logprobs, fields.prompt_logprobs)
+        with parameters_checked(field):
+            params = whole.sampling(max_tokens, logprobs, fields.prompt_logprobs)
         tools, explain_refusal = plan_tools(whole, served.text_processor), None
         if tools is not None:
             form = tools.form(whole)
-            params = msgspec.structs.replace(params, structured_outputs=form)
+            with parameters_checked(field):
+                params = msgspec.structs.replace(params, structured_outputs=form)
             explain_refusal = None if form is None else partial(tools.explain_refusal, form)
         spec = GenerationSpec(
             served=served,

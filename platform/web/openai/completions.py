@@ -10,7 +10,7 @@ from ..http.errors import ApiError, invalid
 from ..http.event_stream import ended
 from ..inference.answer import answer
 from ..inference.resolve import Served
-from ..inference.spec import GenerationSpec
+from ..inference.spec import GenerationSpec, parameters_checked
 from ..settings.settings import Settings
 from ..text.text_processor import TextProcessor
 from .body import read_fields
@@ -47,10 +47,12 @@ class CompletionCall:
         max_tokens = output_tokens(served.profile, fields.max_tokens, DEFAULT_COMPLETION_TOKENS, room, "max_tokens")
         assert max_tokens is not None, "there is a default"
         whole = filled(fields, self.sent, served.profile)
+        with parameters_checked():
+            params = whole.sampling(max_tokens, fields.logprobs, _prompt_logprobs(fields, max_tokens))
         spec = GenerationSpec(
             served=served,
             prompts=prompts,
-            params=whole.sampling(max_tokens, fields.logprobs, _prompt_logprobs(fields, max_tokens)),
+            params=params,
             prompt_field="prompt",
             priority=fields.priority,
             cache_salt=fields.cache_salt or "",

@@ -70,7 +70,7 @@ class SamplingFields(Adapted, kw_only=True):
     """What all generating endpoints share: what runs, and how tokens are drawn."""
 
     model: Name
-    temperature: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
+    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] = 1.0
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] = 1.0
     top_k: Annotated[int, Meta(ge=-1, lt=2**31)] = 0
     min_p: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
@@ -83,6 +83,7 @@ class SamplingFields(Adapted, kw_only=True):
     min_tokens: Limit = 0
     stop: str | list[str] = []
     stop_token_ids: list[TokenId] = []
+    bad_words: list[str] = []
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
@@ -107,7 +108,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     stream_options: StreamOptions | None = None
 
     def sampling(self, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None) -> SamplingParams:
-        """Not yet verified against the vocabulary."""
+        """Not yet verified against the vocabulary. ParameterError for what no model can run."""
         return SamplingParams(
             n=self.n,
             temperature=self.temperature,
@@ -124,6 +125,7 @@ class GenerationFields(SamplingFields, kw_only=True):
             min_tokens=self.min_tokens,
             stop=[self.stop] if isinstance(self.stop, str) else self.stop,
             stop_token_ids=self.stop_token_ids,
+            bad_words=self.bad_words,
             ignore_eos=self.ignore_eos,
             include_stop_str_in_output=self.include_stop_str_in_output,
             skip_special_tokens=self.skip_special_tokens,
