@@ -312,7 +312,7 @@ def test_a_serving_profile_is_set_shown_and_removed(run: Run, adapter_folders: l
     assert json.loads(run("adapters", "profile", "sql", "--show", "--json")[1]) == profile
     assert json.loads(run("adapters", "profile", "sql@1", "--json")[1]) == {}
     for wrong, words in (
-        ('{"temperature": 101}', "temperature"),
+        ('{"temperature": 101}', "profile.json: temperature"),
         ('{"chat_template": "x"}', "adapter_tokenizers"),
         ('{"json_schema": {"type": "foo"}}', "json_schema cannot be used: Invalid type: foo"),
         ("[]", "JSON object"),

@@ -44,8 +44,8 @@ WORDS = {
     "tenants": (["tenants", "list"], 0, (*IN_PROCESS, *ENGINE, "alembic")),
     "usage": (["usage"], 0, (*IN_PROCESS, *ENGINE, "alembic")),
     "the audit log": (["audit", "list"], 0, (*IN_PROCESS, *ENGINE, "alembic")),
-    "adapters": (["adapters", "list"], 0, ("uvicorn", "llguidance", *ENGINE, "alembic")),
-    "aliases": (["aliases", "list"], 0, ("uvicorn", "llguidance", *ENGINE, "alembic")),
+    "adapters": (["adapters", "list"], 0, (*IN_PROCESS, *ENGINE, "alembic")),
+    "aliases": (["aliases", "list"], 0, (*IN_PROCESS, *ENGINE, "alembic")),
     **{
         f"{word} of a server": ([word, "list", "--server", "http://127.0.0.1:PORT"], 2, (*SERVER, *ENGINE, *DATABASE))
         for word in ("keys", "users", "tenants", "adapters", "aliases")

@@ -13,7 +13,6 @@ from loraplex.registry.files.adapter_tokenizer import AdapterTokenizer
 from loraplex.registry.files.child import ChildFailed, ask_child
 from loraplex.registry.report import Finding
 
-from ..chat_templates.trial import try_template
 from ..units import count_words
 from .task import CheckTask, Verdict
 
@@ -74,7 +73,11 @@ def _ask(files: Mapping[str, Path], base: ServedBase, vocab_size: int) -> Verdic
 
 
 def _problem_of_template(tokenizer: AdapterTokenizer, named_tokens: Mapping[str, str]) -> str | None:
-    return None if tokenizer.chat_template is None else try_template(tokenizer.chat_template, named_tokens)
+    if tokenizer.chat_template is None:
+        return None
+    from ..chat_templates.trial import try_template  # jinja2 takes a while, and few adapters need it
+
+    return try_template(tokenizer.chat_template, named_tokens)
 
 
 def _not_allowed(verdict: Verdict, terms: Terms) -> Finding:

@@ -2,20 +2,22 @@
 
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loraplex.engine.protocol import AdapterStatus
 from loraplex.registry.adapters.views import Adapter, Version
 
 from ..observability.hourly_use import hour_begun
-from ..state import State
 from . import answers
 from .answers import adapter_fields
+
+if TYPE_CHECKING:
+    from ..state import State
 
 ON_DISK = AdapterStatus(digest="", state="registered")
 
 
-def adapter_json(adapter: Adapter, state: State) -> dict[str, Any]:
+def adapter_json(adapter: Adapter, state: "State") -> dict[str, Any]:
     """One adapter with all its versions, newest first, and the engine's view of each."""
     statuses, failures, used = residency(state), state.reconciler.failures, last_use(adapter, state)
     running = partial(state.metrics.use.running, adapter.tenant, adapter.name)
@@ -25,7 +27,7 @@ def adapter_json(adapter: Adapter, state: State) -> dict[str, Any]:
     return answers.Adapter.of(adapter, **adapter_fields(adapter), versions=versions, last_used_at=used).as_json()
 
 
-def last_use(adapter: Adapter, state: State) -> datetime | None:
+def last_use(adapter: Adapter, state: "State") -> datetime | None:
     """Under its own name: others may have the same bytes. From before the server's start, the beginning of the hour."""
     last = state.metrics.use.last(adapter.tenant, adapter.name)
     if last is not None:
@@ -50,7 +52,7 @@ def version_of(
     )
 
 
-def residency(state: State) -> dict[str, AdapterStatus]:
+def residency(state: "State") -> dict[str, AdapterStatus]:
     """digest -> what the engine last said of it."""
     status = state.engine.status
     return {} if status is None else {adapter.digest: adapter for adapter in status.adapters}

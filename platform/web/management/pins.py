@@ -1,21 +1,23 @@
 """Pins hold adapter memory that nobody else can have: how much of it those of one tenant may."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from loraplex.registry.adapters.views import Adapter, Version
 from loraplex.registry.database.tables import DEFAULT_TENANT
 from loraplex.registry.names import parse_reference
 
 from ..http.errors import ApiError, overloaded
-from ..state import State
 from ..units import size_words
+
+if TYPE_CHECKING:
+    from ..state import State
 
 SHARE: Final = 0.5
 BYTES_A_PARAMETER: Final = 2
 """Of an adapter that was never in memory."""
 
 
-def check_pin(state: State, tenant: str, reference: str) -> None:
+def check_pin(state: "State", tenant: str, reference: str) -> None:
     """Before the tenant pins an adapter, whichever way. Who operates the server may pin all it likes. ApiError 409."""
     if tenant == DEFAULT_TENANT:
         return
@@ -37,7 +39,7 @@ def check_pin(state: State, tenant: str, reference: str) -> None:
         )
 
 
-def _pinned_with(state: State, tenant: str, reference: str) -> dict[str, Version]:
+def _pinned_with(state: "State", tenant: str, reference: str) -> dict[str, Version]:
     """By digest, what is pinned when `reference` is too; an unknown one adds nothing."""
     parsed = parse_reference(reference)
     return {

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from loraplex.registry.adapters.activation import Activation
 from loraplex.registry.adapters.adapters import AddedVersion
@@ -23,7 +23,9 @@ from loraplex.registry.report import Report
 from ..access.caller import Caller
 from ..adapter_tokenizers.check import Terms, check_tokenizer
 from ..adapter_tokenizers.files import SETTINGS_FILE, TEMPLATE_FILE, TOKENIZER_FILE, TOKENIZER_LIMITS
-from ..state import State
+
+if TYPE_CHECKING:
+    from ..state import State
 
 FIELDS: Final = {
     CONFIG_FILE: "config_sha256",
@@ -45,7 +47,7 @@ class Checked:
 
 
 async def register_version(
-    state: State,
+    state: "State",
     caller: Caller,
     name: str,
     digests: Mapping[str, str],
@@ -65,12 +67,12 @@ async def register_version(
     return added, checked.report
 
 
-async def check_version(state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Report:
+async def check_version(state: "State", caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Report:
     """What register_version would find in the received files; nothing is changed. Raises RegistryError."""
     return (await _check(state, caller, name, digests, chosen)).report
 
 
-def uploaded_file(state: State, caller: Caller, sha256: str) -> Blob:
+def uploaded_file(state: "State", caller: Caller, sha256: str) -> Blob:
     """The file with this SHA-256 that the caller's tenant has sent. Raises UploadMismatch (the SHA-256 is none),
     UploadMissing."""
     blob = state.registry.uploads.find(sha256, caller.tenant)
@@ -99,7 +101,7 @@ def add_from_folder(
     return _add(registry, base, name, checked, certify, actor), checked.report
 
 
-async def _check(state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Checked:
+async def _check(state: "State", caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Checked:
     """The files, and where they are good, what the engine makes of them."""
     checked = await asyncio.to_thread(_check_files, state, caller, name, digests, chosen)
     if not checked.report.passed or not state.settings.preflight_logits:
@@ -108,7 +110,7 @@ async def _check(state: State, caller: Caller, name: str, digests: Mapping[str, 
     return replace(checked, report=checked.report.with_finding(finding))
 
 
-def _check_files(state: State, caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Checked:
+def _check_files(state: "State", caller: Caller, name: str, digests: Mapping[str, str], chosen: bool) -> Checked:
     state.registry.adapters.check_name(name)
     files = {file: uploaded_file(state, caller, digest) for file, digest in digests.items()}
     return _checked(state.registry, state.base, files, Terms(state.settings.adapter_tokenizers, chosen))

@@ -1,16 +1,19 @@
 """Taking the last change of an adapter back, for the API and the dashboard."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from loraplex.registry.adapters.views import Adapter
 from loraplex.registry.usage.usage import SHADOW
 
 from ..observability.hourly_use import first_day
-from ..state import State
 from .changes import apply_change
 
+if TYPE_CHECKING:
+    from ..state import State
 
-async def undo_change(state: State, tenant: str, name: str, change: str | None, actor: str) -> Adapter:
+
+async def undo_change(state: "State", tenant: str, name: str, change: str | None, actor: str) -> Adapter:
     """`change`: only if it is this one. Brings the engine to what is desired again. Raises ApiError."""
     undo = state.registry.undos.undo
     adapter = await apply_change(state, undo, name, change, actor=actor, tenant=tenant)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -28,9 +28,11 @@ from ...management.told import changed_json, registered_json
 from ...management.undoing import undo_change
 from ...routing.moves import read_last_day
 from ...routing.traffic import callers_of_day
-from ...state import State
 from ..fields import Sha256
 from ..views import adapter_json, residency, version_of
+
+if TYPE_CHECKING:
+    from ...state import State
 
 router = APIRouter(tags=["Adapters"])
 
@@ -154,7 +156,7 @@ async def undo(name: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
     return adapter_json(await undo_change(state, caller.tenant, name, None, caller.actor), state)
 
 
-async def changed(state: State, caller: Caller, reference: str, change: Callable[[], Adapter]) -> dict[str, Any]:
+async def changed(state: "State", caller: Caller, reference: str, change: Callable[[], Adapter]) -> dict[str, Any]:
     """Write the desired state, bring the engine to it, show the adapter and whom the change has moved."""
 
     def write() -> tuple[Adapter | None, Adapter]:
@@ -170,7 +172,7 @@ async def changed(state: State, caller: Caller, reference: str, change: Callable
     return adapter_json(adapter, state) | changed_json(day, adapter, callers)
 
 
-def _change(state: State, caller: Caller, reference: str, change: Change) -> Adapter:
+def _change(state: "State", caller: Caller, reference: str, change: Change) -> Adapter:
     adapters = state.registry.adapters
     if change.enabled is not None:
         adapters.set_enabled(reference, change.enabled, **caller.by)
@@ -179,7 +181,7 @@ def _change(state: State, caller: Caller, reference: str, change: Change) -> Ada
     return adapters.get(reference.partition("@")[0], caller.tenant)
 
 
-def _resolved(state: State, caller: Caller, reference: str) -> ResolvedAdapter:
+def _resolved(state: "State", caller: Caller, reference: str) -> ResolvedAdapter:
     """The adapter that the reference means, which must not be the base model."""
     adapter = state.registry.snapshots.current.resolve(reference, caller.tenant)
     if adapter is None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
@@ -22,9 +22,11 @@ from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
 from ...routing.figures import figures_of
 from ...routing.traffic import callers_of_day
-from ...state import State
 from ..answers import route_json
 from .adapters import changed
+
+if TYPE_CHECKING:
+    from ...state import State
 
 ETAG: Final = re.compile(r'"([^"]{1,64})"', re.ASCII)
 T = TypeVar("T")
@@ -39,7 +41,7 @@ class AliasRequest:
     name: str
     alias: str
     request: Request
-    state: State
+    state: "State"
     caller: Caller
     seen: str | None
 
@@ -159,7 +161,7 @@ async def remove_shadow(asked: AliasOf) -> dict[str, Any]:
     return await asked.change(AliasRoutes.set_shadow, None, 0)
 
 
-async def _figures(state: State, adapter: Adapter, route: Route) -> dict[str, Any]:
+async def _figures(state: "State", adapter: Adapter, route: Route) -> dict[str, Any]:
     def read() -> dict[str, Any]:
         uses = state.registry.usage.last_day(adapter.tenant, adapter.name)
         figures = figures_of(state.tallies, adapter, route, callers_of_day(state.callers, adapter, uses))

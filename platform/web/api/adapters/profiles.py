@@ -1,6 +1,6 @@
 """/api/v1/adapters/NAME[@VERSION]/profile: how a version is asked where requests leave something out."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -9,7 +9,9 @@ from ...access.caller import Caller
 from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.json_body import read_json
 from ...management.profile_change import clear_profile, find_profile, set_profile
-from ...state import State
+
+if TYPE_CHECKING:
+    from ...state import State
 
 router = APIRouter(tags=["Adapters"])
 
@@ -35,7 +37,7 @@ async def delete_profile(reference: str, state: StateOf, caller: CallerOf) -> Re
     return Response(status_code=204)
 
 
-async def _as_json(state: State, caller: Caller, reference: str) -> dict[str, Any]:
+async def _as_json(state: "State", caller: Caller, reference: str) -> dict[str, Any]:
     version, profile = await find_profile(state, caller, reference)
     given = None if profile is None else profile.given()
     return {"version": version.number, "digest": version.profile_digest, "profile": given}

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Query, Request
@@ -21,8 +21,10 @@ from ...http.file_copy import copy_body
 from ...http.refusals import as_api_error
 from ...settings.settings import Settings
 from ...sources.fetch import MAX_CONFIG_BYTES
-from ...state import State
 from ..fields import Sha256
+
+if TYPE_CHECKING:
+    from ...state import State
 
 DIGEST_HEADER = "x-content-sha256"
 
@@ -120,7 +122,7 @@ async def _receive(
         return await asyncio.to_thread(incoming.finish)
 
 
-def _limit(filename: str, state: State) -> int:
+def _limit(filename: str, state: "State") -> int:
     limits = {CONFIG_FILE: MAX_CONFIG_BYTES, WEIGHTS_FILE: int(state.settings.max_adapter_bytes), **TOKENIZER_LIMITS}
     if filename not in limits:
         optional = ", ".join(TOKENIZER_LIMITS)

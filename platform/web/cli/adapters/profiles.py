@@ -1,5 +1,6 @@
 """`loraplex adapters profile`: how a version is asked where requests leave it open."""
 
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,8 @@ from loraplex.registry.names import parse_reference
 from ...http.errors import ApiError
 from ...http.json_body import parse_object
 from ..admin_api import AdminApi, with_api
-from ..output import Json, print_json
+from ..api_client import Refused
+from ..output import Fields, Json, print_json
 from .versions import adapter_path
 
 Reference = Annotated[str, typer.Argument(metavar="NAME[@VERSION]")]
@@ -38,7 +40,7 @@ def profile(
     path = f"{adapter_path(reference)}/profile"
     if clear:
         api.ask("DELETE", path)
-    answer = api.ask("GET", path) if file is None else api.ask("PUT", path, _object_in(file))
+    answer = api.ask("GET", path) if file is None else _set(api, path, file)
     number, given = answer["version"], answer["profile"] or {}
     if as_json:
         print_json(given)
@@ -47,6 +49,16 @@ def profile(
     console.print(f"{pinned} {'has a serving profile' if given else 'has no serving profile'}")
     for name, value in given.items():
         console.print(f"{name:18} {_shown(value)}", soft_wrap=True)
+
+
+def _set(api: AdminApi, path: str, file: Path) -> Fields:
+    """ValueError names the file where it is no profile."""
+    try:
+        return api.ask("PUT", path, _object_in(file))
+    except Refused as refusal:
+        if refusal.status != HTTPStatus.BAD_REQUEST:
+            raise
+        raise ValueError(f"{file.name}: {refusal}") from None
 
 
 def _object_in(file: Path) -> dict[str, Any]:
