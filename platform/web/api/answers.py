@@ -1,5 +1,4 @@
-"""What the management API answers of the registry, each once: the JSON and its OpenAPI document derive from it. Words
-of the command line on the database alone answer the same, and import neither a web framework nor a database for it."""
+"""What the management API answers, each once: the JSON and its OpenAPI document derive from it."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -10,7 +9,9 @@ from msgspec import UNSET, UnsetType
 
 from loraplex.registry.access.quotas import Quota
 from loraplex.registry.adapters.routes import Guard, ShareBy, Trip
+from loraplex.registry.report import Report
 
+from ..routing.answers import Move, RouteFigures
 from .fields import Moment, Role, Scope, Sha256
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class Told(msgspec.Struct, frozen=True):
         return fields
 
 
-class RegisteredVersion(Told, frozen=True):
-    """One immutable upload."""
+class Version(Told, frozen=True):
+    """One immutable upload, and where the engine has it. `running`: requests under this name."""
 
     number: int
     digest: Sha256
@@ -54,11 +55,6 @@ class RegisteredVersion(Told, frozen=True):
     enabled: bool
     pinned: bool
     error: str | None
-
-
-class Version(RegisteredVersion, frozen=True):
-    """One immutable upload, and where the engine has it. `running`: requests under this name."""
-
     state: str
     tier: str
     running: int
@@ -89,8 +85,15 @@ class Route(Told, frozen=True):
     updated_by: str
 
 
-class RegisteredAdapter(Told, frozen=True):
-    """A name with its versions, newest first."""
+class WatchedRoute(Route, frozen=True):
+    """With how the latest requests went in the process that answers."""
+
+    figures: RouteFigures
+
+
+class Adapter(Told, frozen=True):
+    """A name with its versions, newest first. `current`: what the bare name means to most; `aliases`: name -> stable
+    version; `last_used_at`: under this name (null: not in 24 hours; before the server's start: by the hour)."""
 
     name: str
     enabled: bool
@@ -101,15 +104,37 @@ class RegisteredAdapter(Told, frozen=True):
     current: int | None
     aliases: dict[str, int]
     routes: dict[str, Route]
-    versions: Sequence[RegisteredVersion]
-
-
-class Adapter(RegisteredAdapter, frozen=True):
-    """A name with its versions, newest first. `current`: what the bare name means to most; `aliases`: name -> stable
-    version; `last_used_at`: under this name (null: not in 24 hours; before the server's start: by the hour)."""
-
     versions: Sequence[Version]
     last_used_at: Moment | None
+
+
+class ChangedAdapter(Adapter, frozen=True):
+    """`moves`: names that other versions answer now, in per cent by version; `last_day`: of versions that lost some.
+    `message`: the same in words, with what speaks against a share; empty where there is nothing to say."""
+
+    moves: Sequence[Move]
+    message: str
+
+
+class AddedVersion(Told, frozen=True):
+    """`created` is false where the name meant these bytes already. `share`: per cent of the requests for the bare name
+    that the version gets; `moves`: as of a change; `message`: the same in words."""
+
+    name: str
+    created: bool
+    version: Version
+    report: Report
+    share: int
+    moves: Sequence[Move]
+    message: str
+
+
+class RuntimeLora(Told, frozen=True):
+    """As SGLang answers: `loaded_adapters` is name -> digest of all that is served."""
+
+    success: bool
+    error_message: str | None
+    loaded_adapters: dict[str, str]
 
 
 class Key(Told, frozen=True):
@@ -123,6 +148,12 @@ class Key(Told, frozen=True):
     last_used_at: Moment | None
     expires_at: Moment | None
     revoked_at: Moment | None
+
+
+class CreatedKey(Key, frozen=True):
+    """`token` is told this once."""
+
+    token: str
 
 
 class User(Told, frozen=True):
@@ -161,38 +192,32 @@ class Chain(Told, frozen=True):
     problem: str | UnsetType | None = UNSET
 
 
-def registered_json(adapter: "views.Adapter") -> dict[str, Any]:
-    """Without the engine's view of its versions."""
-    versions = [RegisteredVersion.of(version, error=version.broken) for version in reversed(adapter.versions)]
-    return RegisteredAdapter.of(adapter, **adapter_fields(adapter), versions=versions).as_json()
-
-
 def adapter_fields(adapter: "views.Adapter") -> dict[str, Any]:
     """Those that an adapter's answer has under other names, or in another form."""
     latest, current = adapter.latest(), adapter.current()
     return {
         "latest": latest and latest.number,
         "current": current and current.number,
-        "routes": {name: _route(route) for name, route in adapter.routes.items()},
+        "routes": {name: Route.of(route, **_route_fields(route)) for name, route in adapter.routes.items()},
     }
 
 
-def version_row(version: "views.Version") -> dict[str, Any]:
-    return RegisteredVersion.of(version, error=version.broken).as_json()
+def watched_json(route: "routes.Route", figures: RouteFigures) -> dict[str, Any]:
+    return WatchedRoute.of(route, **_route_fields(route), figures=figures).as_json()
 
 
-def route_json(route: "routes.Route") -> dict[str, Any]:
-    return _route(route).as_json()
-
-
-def _route(route: "routes.Route") -> Route:
+def _route_fields(route: "routes.Route") -> dict[str, Any]:
     shadow = route.shadow and Shadow(version=route.shadow.version, percent=route.shadow.shadow)
     weights = {str(version): weight for version, weight in route.weights.items()}
-    return Route.of(route, version=route.stable, weights=weights, shadow=shadow)
+    return {"version": route.stable, "weights": weights, "shadow": shadow}
 
 
 def key_json(key: "keys.ApiKey") -> dict[str, Any]:
     return Key.of(key, limits=key.quota).as_json()
+
+
+def created_key_json(created: "keys.CreatedKey") -> dict[str, Any]:
+    return CreatedKey.of(created.key, limits=created.key.quota, token=created.token).as_json()
 
 
 def user_json(user: "users.User") -> dict[str, Any]:

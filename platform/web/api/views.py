@@ -19,12 +19,17 @@ ON_DISK = AdapterStatus(digest="", state="registered")
 
 def adapter_json(adapter: Adapter, state: "State") -> dict[str, Any]:
     """One adapter with all its versions, newest first, and the engine's view of each."""
-    statuses, failures, used = residency(state), state.reconciler.failures, last_use(adapter, state)
+    return answers.Adapter.of(adapter, **fields_of(adapter, state)).as_json()
+
+
+def fields_of(adapter: Adapter, state: "State") -> dict[str, Any]:
+    """Those that its answer does not have from the registry as they are."""
+    statuses, failures = residency(state), state.reconciler.failures
     running = partial(state.metrics.use.running, adapter.tenant, adapter.name)
     versions = [
         version_of(version, statuses, failures, running(version.number)) for version in reversed(adapter.versions)
     ]
-    return answers.Adapter.of(adapter, **adapter_fields(adapter), versions=versions, last_used_at=used).as_json()
+    return adapter_fields(adapter) | {"versions": versions, "last_used_at": last_use(adapter, state)}
 
 
 def last_use(adapter: Adapter, state: "State") -> datetime | None:

@@ -11,13 +11,13 @@ from ..routing.callers import share_warning
 from ..routing.moves import LastDay, meanings, moves
 
 
-def changed_json(day: LastDay, after: Adapter, callers: int) -> dict[str, Any]:
-    """Whom a change has moved; `day`: of the adapter before, `callers`: in the last day."""
+def changed_fields(day: LastDay, after: Adapter, callers: int) -> dict[str, Any]:
+    """Of a ChangedAdapter: whom a change has moved; `day`: of the adapter before, `callers`: in the last day."""
     before = day.adapter
     changed = [route for alias, route in after.routes.items() if route != before.routes.get(alias)]
     moved = day.words(after) if moves(before, after) else ""
     told = [moved, *(share_warning(route, callers) for route in changed)]
-    return {"moves": day.as_json(after), "message": " ".join(filter(None, told))}
+    return {"moves": day.told(after), "message": " ".join(filter(None, told))}
 
 
 def registered_words(added: AddedVersion, day: LastDay) -> str:
@@ -37,7 +37,7 @@ def registered_words(added: AddedVersion, day: LastDay) -> str:
     return f"Requests for {name} still get version {versions}. Ask for {name}@{number} to use this one.{moved}"
 
 
-def registered_json(added: AddedVersion, day: LastDay) -> dict[str, Any]:
-    """`share`: per cent of the requests for the bare name that the version gets."""
+def added_fields(added: AddedVersion, day: LastDay) -> dict[str, Any]:
+    """Of an answer's AddedVersion. `share`: per cent of the requests for the bare name that the version gets."""
     share = meanings(added.after).get(added.name, {}).get(added.version.number, 0)
-    return {"share": share, "moves": day.as_json(added.after), "message": registered_words(added, day)}
+    return {"share": share, "moves": day.told(added.after), "message": registered_words(added, day)}

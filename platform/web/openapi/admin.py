@@ -15,27 +15,32 @@ from ..api.adapters.certificates import Prompts
 from ..api.adapters.certification import CertificateStanding
 from ..api.adapters.runtime_lora import LoadOrder, UnloadOrder
 from ..api.adapters.uploads import Receipt, Received
-from ..api.answers import Adapter, Key, Tenant, User
+from ..api.answers import (
+    Adapter,
+    AddedVersion,
+    ChangedAdapter,
+    CreatedKey,
+    Key,
+    RuntimeLora,
+    Tenant,
+    User,
+    WatchedRoute,
+)
 from ..api.fields import SHA256
 from ..api.server.engine import Engine
 from .admin_answers import (
     AdapterList,
-    AddedVersion,
     AuditLog,
-    ChangedAdapter,
-    CreatedKey,
     Digest,
     GoldenPrompts,
     KeyList,
     Me,
     Profile,
     RouteList,
-    RuntimeLora,
     SettingList,
     TenantList,
     UsageSums,
     UserList,
-    WatchedRoute,
 )
 from .operation import JSON, NOTHING, Answer, Header, Operation, answers
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from loraplex.registry.adapters.routes import CALLER, WHOLE, Route, ShareBy
 from loraplex.registry.adapters.views import Adapter
@@ -47,8 +45,8 @@ class LastDay:
         """Whom the change to `after` moves; None: the adapter is removed."""
         return " ".join(self._sentence(move) for move in moves(self.adapter, after)) or NOBODY
 
-    def as_json(self, after: Adapter | None) -> list[dict[str, Any]]:
-        told = [
+    def told(self, after: Adapter | None) -> list[answers.Move]:
+        return [
             answers.Move(
                 model=move.model,
                 before=_numbered(move.before),
@@ -58,8 +56,6 @@ class LastDay:
             )
             for move in moves(self.adapter, after)
         ]
-        fields: list[dict[str, Any]] = msgspec.to_builtins(told)
-        return fields
 
     def traffic(self) -> str:
         return traffic_of(self.uses, self.adapter).words(self.names)

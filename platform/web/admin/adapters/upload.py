@@ -22,7 +22,7 @@ from ...endpoints.dependencies import CallerOf, SettingsOf, StateOf
 from ...http.errors import ApiError
 from ...http.refusals import as_api_error
 from ...management.registration import FIELDS, check_version, register_version
-from ...management.told import registered_json
+from ...management.told import added_fields
 from ...sources.errors import SourceFailed, SourceMissing, SourceRefused
 from ...sources.fetch import fetch_adapter, is_folder
 from ...units import count_words
@@ -129,7 +129,7 @@ async def register(request: Request, name: str, state: StateOf, caller: CallerOf
     except ApiError as error:
         return _report(request, Outcome(name, _report_of(error), error))
     day = await asyncio.to_thread(last_day_of, state.registry, caller, added.before)
-    number, told = added.version.number, registered_json(added, day)
+    number, told = added.version.number, added_fields(added, day)
     model = name if told["share"] == WHOLE else f"{name}@{number}"
     outcome = Outcome(name, report, version=number, created=added.created, message=told["message"], model=model)
     return _report(request, outcome)

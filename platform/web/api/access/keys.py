@@ -17,7 +17,7 @@ from ...http.errors import invalid
 from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
 from ...management.changes import apply_change
-from ..answers import key_json
+from ..answers import created_key_json, key_json
 from ..fields import Label, Scope
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -66,7 +66,7 @@ async def create_key(request: Request, state: StateOf, caller: CallerOf) -> Resp
         adapters=fields.adapters,
         quota=fields.limits,
     )
-    return JSONResponse({"token": created.token, **key_json(created.key)}, 201)
+    return JSONResponse(created_key_json(created), 201)
 
 
 @router.get("/api/v1/keys/{prefix}")

@@ -24,12 +24,13 @@ from ...management.changes import apply_change
 from ...management.move_notes import note_move
 from ...management.pins import check_pin
 from ...management.registration import FIELDS, register_version, uploaded_file
-from ...management.told import changed_json, registered_json
+from ...management.told import added_fields, changed_fields
 from ...management.undoing import undo_change
 from ...routing.moves import read_last_day
 from ...routing.traffic import callers_of_day
+from ..answers import AddedVersion, ChangedAdapter
 from ..fields import Sha256
-from ..views import adapter_json, residency, version_of
+from ..views import adapter_json, fields_of, residency, version_of
 
 if TYPE_CHECKING:
     from ...state import State
@@ -100,10 +101,9 @@ async def add_version(name: str, request: Request, state: StateOf, caller: Calle
         added, report = await register_version(state, caller, name, digests, chosen, fields.activation())
     day = await asyncio.to_thread(read_last_day, state.registry, added.before, caller.allows(Permission.ADMIN))
     running = state.metrics.use.running(caller.tenant, added.name, added.version.number)
-    version = version_of(added.version, residency(state), state.reconciler.failures, running).as_json()
-    body = {"name": added.name, "created": added.created, "version": version, "report": msgspec.to_builtins(report)}
-    body |= registered_json(added, day)
-    return JSONResponse(body, 201 if added.created else 200)
+    version = version_of(added.version, residency(state), state.reconciler.failures, running)
+    answer = AddedVersion.of(added, version=version, report=report, **added_fields(added, day))
+    return JSONResponse(answer.as_json(), 201 if added.created else 200)
 
 
 @router.patch("/api/v1/adapters/{reference}")
@@ -169,7 +169,8 @@ async def changed(state: "State", caller: Caller, reference: str, change: Callab
     assert before is not None, "a PATCH does not create adapters"
     day = await asyncio.to_thread(read_last_day, state.registry, before, caller.allows(Permission.ADMIN))
     callers = callers_of_day(state.callers, adapter, day.uses)
-    return adapter_json(adapter, state) | changed_json(day, adapter, callers)
+    told = changed_fields(day, adapter, callers)
+    return ChangedAdapter.of(adapter, **fields_of(adapter, state), **told).as_json()
 
 
 def _change(state: "State", caller: Caller, reference: str, change: Change) -> Adapter:

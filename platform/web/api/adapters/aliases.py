@@ -20,9 +20,10 @@ from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import invalid, not_found
 from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
+from ...routing.answers import RouteFigures
 from ...routing.figures import figures_of
 from ...routing.traffic import callers_of_day
-from ..answers import route_json
+from ..answers import watched_json
 from .adapters import changed
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ async def list_aliases(name: str, state: StateOf, caller: CallerOf) -> dict[str,
     with as_api_error():
         adapter = await asyncio.to_thread(state.registry.adapters.get, name, caller.tenant)
     routes = adapter.routes.values()
-    return {"data": [route_json(route) | await _figures(state, adapter, route) for route in routes]}
+    return {"data": [await _watched(state, adapter, route) for route in routes]}
 
 
 @router.get("/api/v1/adapters/{name}/aliases/{alias}")
@@ -106,7 +107,7 @@ async def get_alias(name: str, alias: str, response: Response, state: StateOf, c
     if route is None:
         raise not_found(f"Adapter '{name}' has no alias {alias[:80]!a}.", "alias", "alias_not_found")
     response.headers["etag"] = f'"{route.etag}"'
-    return route_json(route) | await _figures(state, adapter, route)
+    return await _watched(state, adapter, route)
 
 
 @router.put("/api/v1/adapters/{name}/aliases/{alias}")
@@ -161,13 +162,12 @@ async def remove_shadow(asked: AliasOf) -> dict[str, Any]:
     return await asked.change(AliasRoutes.set_shadow, None, 0)
 
 
-async def _figures(state: "State", adapter: Adapter, route: Route) -> dict[str, Any]:
-    def read() -> dict[str, Any]:
+async def _watched(state: "State", adapter: Adapter, route: Route) -> dict[str, Any]:
+    def read() -> RouteFigures:
         uses = state.registry.usage.last_day(adapter.tenant, adapter.name)
-        figures = figures_of(state.tallies, adapter, route, callers_of_day(state.callers, adapter, uses))
-        return {"figures": msgspec.to_builtins(figures)}
+        return figures_of(state.tallies, adapter, route, callers_of_day(state.callers, adapter, uses))
 
-    return await asyncio.to_thread(read)
+    return watched_json(route, await asyncio.to_thread(read))
 
 
 def _numbered(weights: Mapping[str, int]) -> dict[int, int]:

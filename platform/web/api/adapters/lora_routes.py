@@ -10,6 +10,7 @@ from ...endpoints.dependencies import CallerOf, StateOf
 from ...http.errors import ApiError
 from ...http.json_body import convert, read_json
 from ...state import State
+from ..answers import RuntimeLora
 from .runtime_lora import LoadOrder, UnloadOrder, load_adapter, unload_adapter
 
 router = APIRouter(tags=["Adapters"])
@@ -51,9 +52,6 @@ async def _answer(state: State, caller: Caller, change: Awaitable[None]) -> JSON
     except ApiError as refusal:
         error = refusal.message
     served = state.registry.snapshots.current.servable(caller.tenant)
-    body = {
-        "success": error is None,
-        "error_message": error,
-        "loaded_adapters": {adapter.name: version.digest for adapter, version in served},
-    }
-    return JSONResponse(body, 200 if error is None else 400)
+    loaded = {adapter.name: version.digest for adapter, version in served}
+    answer = RuntimeLora(success=error is None, error_message=error, loaded_adapters=loaded)
+    return JSONResponse(answer.as_json(), 200 if error is None else 400)
