@@ -225,7 +225,7 @@ ODD: list[dict[str, Any]] = [
     {"allowed_token_ids": [319], "max_tokens": 40},
     {"logit_bias": {str(index): -100 for index in range(320)}},
     {"temperature": 1e-300, "top_p": 1e-300, "min_p": 1.0},
-    {"temperature": 100, "top_k": 1, "repetition_penalty": 100, "presence_penalty": -2},
+    {"temperature": 2, "top_k": 1, "repetition_penalty": 100, "presence_penalty": -2},
     {"n": 16, "max_tokens": 50, "temperature": 2, "logprobs": 20, "stop": ["\U0001f389"]},
     {"prompt": "\u202e\u0000\ufffe" * 20, "echo": True},
     {"prompt": [1], "max_tokens": 500, "ignore_eos": True},

@@ -260,7 +260,7 @@ async def test_what_runs_keeps_the_profile_it_began_with(client: httpx.AsyncClie
         ({}, None, "The profile is empty"),
         ({"stop": [], "system_prompt": ""}, None, "The profile is empty"),
         ({"temperatur": 1}, "temperatur", "unknown field"),
-        ({"temperature": 101}, "temperature", "<= 100"),
+        ({"temperature": 2.1}, "temperature", "<= 2"),
         ({"temperature": "hot"}, "temperature", "Expected `float"),
         ({"top_p": 0}, "top_p", "> 0"),
         ({"top_k": -2}, "top_k", ">= -1"),
