@@ -128,7 +128,9 @@ def open_state(
     model, tokenizer = ModelConfig.from_folder(model_folder), Tokenizer(model_folder)
     signature = base_signature(model_folder)
     base = ServedBase(settings.base_name, signature, settings.trained_name, model_folder)
-    text_processor = base_text_processor(tokenizer, settings.max_prompt_chars, settings.tool_call_parser)
+    text_processor = base_text_processor(
+        tokenizer, settings.max_prompt_chars, settings.tool_call_parser, settings.reasoning_parser
+    )
     upgrade(settings.database)
     door: EngineDoor = engine or EngineClient(settings.engine_config(model_folder))
     served_path = ServedPath(settings, model_folder, partial(_computing, door), DIGEST_SECONDS, partial(_loaded, door))

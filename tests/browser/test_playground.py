@@ -7,8 +7,10 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from loraplex.engine.text.tokenizer import Tokenizer
+from loraplex.web.state import State
 from tests.web.fake_engine import BASE_SENTENCE, FakeEngine, sentence_of
 from tests.web.test_adapters_api import add
+from tests.web.tools import say, use_template
 
 from .conftest import Watch
 
@@ -108,6 +110,23 @@ async def test_panes_fill_their_rows(
     await expect(panes).to_have_count(sum(rows))
     tops = await panes.evaluate_all("panes => panes.map(pane => Math.round(pane.getBoundingClientRect().top))")
     assert [tops.count(top) for top in sorted(set(tops))] == rows
+
+
+async def test_reasoning_looks_unlike_the_answer(page: Page, state: State) -> None:
+    use_template(state, "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}")
+    say(state, "<think>\nThe sun is up.\n</think>\n\nIt is day.")
+    await page.goto("/playground")
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.locator(".pane footer")).to_have_text(FIGURES)
+    texts = {"italic": "", "normal": ""}
+    for span in await page.locator(".pane output span").all():
+        texts[await span.evaluate("span => getComputedStyle(span).fontStyle")] += await span.text_content() or ""
+    assert texts == {"italic": "The sun is up.", "normal": "It is day."}
+    assert "Reasoning: The sun is up." in await page.locator(".pane output").aria_snapshot()
+    await page.get_by_label("Message").fill("And now?")
+    code = page.locator("#code-text")
+    await expect(code).to_contain_text("It is day.")
+    await expect(code).not_to_contain_text("The sun is up.")
 
 
 async def test_a_refused_request_says_why_in_its_pane(page: Page, http: httpx.AsyncClient, watch: Watch) -> None:

@@ -20,6 +20,7 @@ WHOLE = ServingProfile(
     system_prompt='\n\nTwo lines,\n then <b>more</b> & "quotes" 😀 ',
     chat_template="{{ messages[0].content }}\n",
     tool_call_parser="hermes",
+    reasoning_parser="think",
     temperature=0.0,
     top_p=0.95,
     top_k=40,

@@ -33,6 +33,8 @@ class ServingProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Instead of the version's own or the base's."""
     tool_call_parser: str | None = None
     """How the model writes tool calls; None: as the server's setting says."""
+    reasoning_parser: str | None = None
+    """What it marks its reasoning with; None: as the server's setting says."""
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None

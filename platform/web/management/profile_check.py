@@ -20,7 +20,7 @@ from ..openai.response_format import FORMS, schema_form
 from ..openai.schemas import GenerationFields
 from ..text.text_processor import Template, TextProcessor
 from ..text.text_processor_cache import TextProcessorCache
-from ..tool_calls.formats.known import PARSERS
+from .profile_parsers import PARSERS
 
 OTHER_FORMS: Final = frozenset({"schema", "structural_tag", "regex", "choice", "grammar", *FORMS})
 CHECKS: Final = threading.Semaphore(2)
@@ -52,9 +52,10 @@ def read_profile(document: Mapping[str, Any]) -> ServingProfile:
     profile = convert(_tidy(document), ServingProfile)
     with as_api_error():
         check_texts(profile)
-    parser = profile.tool_call_parser
-    if parser is not None and parser not in PARSERS:
-        raise invalid(f"tool_call_parser must be one of {', '.join(PARSERS)}; got {parser[:40]!a}.", "tool_call_parser")
+    for field, known in PARSERS.items():
+        parser = getattr(profile, field)
+        if parser is not None and parser not in known:
+            raise invalid(f"{field} must be one of {', '.join(known)}; got {parser[:40]!a}.", field)
     _check_limits(profile)
     _check_sampling(profile)
     return profile

@@ -20,7 +20,9 @@ from .chat_format import ChatFormat
 from .profile_defaults import filled, output_tokens
 from .prompts import chat_prompt
 from .schemas import ChatRequest
-from .tools.tool_use import ToolUse, plan_tools
+from .tools.answer_reader import Reading
+from .tools.reasoning_use import plan_reasoning
+from .tools.tool_use import plan_tools
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -39,7 +41,7 @@ class ChatPlan:
 
     fields: ChatRequest
     """With what the serving profile says for the request."""
-    tools: ToolUse | None
+    reading: Reading
     spec: GenerationSpec
 
 
@@ -55,7 +57,7 @@ class ChatCall:
 
     def spec(self, served: Served, prompts: list[list[int]], max_model_len: int) -> tuple[GenerationSpec, ChatFormat]:
         plan = self.plan(served, prompts, max_model_len)
-        return plan.spec, ChatFormat(self.fields, plan.tools)
+        return plan.spec, ChatFormat(self.fields, plan.reading)
 
     def plan(self, served: Served, prompts: list[list[int]], max_model_len: int) -> ChatPlan:
         """Raises ApiError."""
@@ -70,23 +72,26 @@ class ChatCall:
         with parameters_checked(field):
             params = whole.sampling(max_tokens, logprobs, fields.prompt_logprobs)
         tools, explain_refusal = plan_tools(whole, served.text_processor), None
+        begins_with_form = params.structured_outputs is not None
         if tools is not None:
-            form = tools.form(whole)
+            form, begins_with_form = tools.form(whole), tools.begins_with_form(whole)
             with parameters_checked(field):
                 params = msgspec.structs.replace(params, structured_outputs=form)
             explain_refusal = None if form is None else partial(tools.explain_refusal, form)
+        reasoning = None if begins_with_form else plan_reasoning(whole, served.text_processor, prompt)
+        reading = Reading(reasoning, tools)
         spec = GenerationSpec(
             served=served,
             prompts=prompts,
             params=params,
-            shown_tokens=frozenset() if tools is None else tools.markers,
+            shown_tokens=reading.shown_tokens,
             explain_refusal=explain_refusal,
             prompt_field="messages",
             max_tokens_field=field,
             priority=fields.priority,
             cache_salt=fields.cache_salt or "",
         )
-        return ChatPlan(whole, tools, spec)
+        return ChatPlan(whole, reading, spec)
 
     def explain_refusal(self, error: ApiError) -> ApiError:
         return error

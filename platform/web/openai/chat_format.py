@@ -6,23 +6,23 @@ from typing import Any, Final
 import msgspec
 
 from ..inference.generation import Answers, Completion, Delta, Generation
+from ..quotas.meters import Usage
 from ..text.token_text import TokenText
 from .chunks import ChunkedFormat, head
 from .logprobs import chat_logprobs, prompt_logprobs
 from .schemas import ChatRequest
-from .tools.answer_reader import AnswerReader
+from .tools.answer_reader import AnswerReader, Reading
 from .tools.tool_answers import delta_of, whole_message
-from .tools.tool_use import ToolUse
 
 encode = msgspec.json.encode
 ID_PREFIX: Final = "chatcmpl"
 
 
 class ChatFormat(ChunkedFormat):
-    def __init__(self, fields: ChatRequest, tools: ToolUse | None) -> None:
+    def __init__(self, fields: ChatRequest, reading: Reading) -> None:
         super().__init__(ID_PREFIX, "chat.completion.chunk", fields)
         self._fields = fields
-        self._reader = AnswerReader(tools)
+        self._reader = AnswerReader(reading)
         self._greeted: set[int] = set()
 
     def document(self, generations: Sequence[Generation], answers: Answers) -> dict[str, Any]:
@@ -31,17 +31,18 @@ class ChatFormat(ChunkedFormat):
         document = head(ID_PREFIX, "chat.completion", self._fields.model) | {"choices": choices}
         if self._fields.prompt_logprobs is not None:
             document["prompt_logprobs"] = prompt_logprobs(answers.prompt_logprobs[0], text)
-        return document | {"usage": answers.usage.as_json()}
+        return document | {"usage": self._reader.counted(answers.usage).as_json()}
 
     def events(self, delta: Delta, generation: Generation) -> bytes:
-        index, usage, chunks, events = delta.index, generation.usage, self.chunks, b""
+        index, chunks, events = delta.index, self.chunks, b""
+        parts, finish_reason = self._reader.push(delta)
+        usage = self._reader.counted(generation.usage)
         if index not in self._greeted:
             self._greeted.add(index)
             events = chunks.of_choice(_chunk(index, b'{"role":"assistant","content":""}', b"null"), usage)
         logprobs = b"null"
         if delta.logprobs:
             logprobs = encode(chat_logprobs(delta.logprobs, generation.text_processor.token_text))
-        parts, finish_reason = self._reader.push(delta)
         for part in [delta_of(part) for part in parts] or ([b"{}"] if delta.logprobs else []):
             events += chunks.of_choice(_chunk(index, part, logprobs), usage)
             logprobs = b"null"
@@ -49,9 +50,12 @@ class ChatFormat(ChunkedFormat):
             events += chunks.of_choice(encode(_last_chunk(index, finish_reason, delta.stop_reason)), usage)
         return events
 
+    def last_events(self, usage: Usage) -> bytes:
+        return super().last_events(self._reader.counted(usage))
+
     def _choice(self, index: int, choice: Completion, text: TokenText) -> dict[str, Any]:
         logprobs = chat_logprobs(choice.logprobs, text) if self._fields.logprobs else None
-        parts, finish_reason = self._reader.read(choice)
+        parts, finish_reason = self._reader.read(index, choice)
         return {
             "index": index,
             "message": whole_message(parts),

@@ -175,6 +175,10 @@ class ChatRequest(GenerationFields, kw_only=True):
     parallel_tool_calls: bool | None = None
     logprobs: bool = False
     top_logprobs: Tops | None = None
+    separate_reasoning: bool = True
+    """SGLang's: false leaves reasoning in the content, as the model wrote it."""
+    include_reasoning: bool = True
+    """vLLM's: false leaves it out."""
 
 
 class CompletionRequest(GenerationFields, kw_only=True):

@@ -10,11 +10,16 @@ class PromptDetails(TypedDict):
     cached_tokens: int
 
 
+class CompletionDetails(TypedDict):
+    reasoning_tokens: int
+
+
 class Usage(TypedDict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
+    completion_tokens_details: NotRequired[CompletionDetails]
 
 
 class TokenChance(TypedDict):
@@ -44,9 +49,13 @@ class MadeCall(TypedDict):
 
 
 class Message(TypedDict):
+    """`reasoning` is `reasoning_content` by another name."""
+
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: NotRequired[str]
+    reasoning: NotRequired[str]
     tool_calls: NotRequired[list[MadeCall]]
 
 

@@ -23,6 +23,18 @@ class OutputMessage(msgspec.Struct, tag_field="type", tag="message"):
     content: list[OutputText]
 
 
+class ReasoningText(TypedDict):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class OutputReasoning(msgspec.Struct, tag_field="type", tag="reasoning"):
+    id: str
+    status: ItemStatus
+    summary: list[Any]
+    content: list[ReasoningText]
+
+
 class OutputCall(msgspec.Struct, tag_field="type", tag="function_call"):
     """`arguments`: JSON text of an object."""
 
@@ -73,7 +85,7 @@ class AnswerText(TypedDict):
 
 
 class ResponseAnswer(TypedDict):
-    """`output`: messages and calls in the order in which they came; the rest repeats what was asked."""
+    """`output`: reasoning, messages and calls in the order in which they came; the rest repeats what was asked."""
 
     id: str
     object: Literal["response"]
@@ -83,7 +95,7 @@ class ResponseAnswer(TypedDict):
     error: None
     incomplete_details: Incomplete | None
     model: str
-    output: list[OutputMessage | OutputCall]
+    output: list[OutputReasoning | OutputMessage | OutputCall]
     usage: ResponseUsage
     instructions: str | None
     max_output_tokens: int | None

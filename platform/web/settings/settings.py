@@ -10,6 +10,7 @@ from loraplex.engine.config import ADAPTER_SHARE, EngineConfig, check_step
 from loraplex.registry.access.key_format import check_token
 from loraplex.registry.access.passwords import check_password
 
+from ..reasoning.marks import ReasoningParser
 from ..tool_calls.formats.known import ToolCallParser
 from .secrets import MASK, SECRETS, mask_url, refuse_open_file, refuse_weak, with_secrets_of_files
 from .sources import (
@@ -78,6 +79,10 @@ class Settings(BaseSettings):
     tool_call_parser: ToolCallParser = Field(
         "auto",
         description="Tool call format. An adapter's profile overrides it. auto: from the chat template",
+    )
+    reasoning_parser: ReasoningParser = Field(
+        "auto",
+        description="Marks around reasoning. An adapter's profile overrides it. auto: from the chat template",
     )
 
     certify_uploads: bool = Field(

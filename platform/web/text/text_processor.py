@@ -12,6 +12,7 @@ from ..chat_templates.chat_template import ChatTemplate
 from ..chat_templates.job import RenderJob
 from ..chat_templates.pool import TemplateWorkers
 from ..http.off_loop import INLINE_CHARS, off_loop
+from ..reasoning.marks import Marks, marks_of
 from ..tool_calls.formats.known import AUTO, style_of
 from ..tool_calls.formats.style import Style
 from .token_text import TokenText
@@ -48,6 +49,13 @@ class TextProcessor:
     """Of the tokenizer, beyond the base's."""
     tool_call_parser: str = AUTO
     """The setting, or the profile's."""
+    reasoning_parser: str = AUTO
+    """Likewise."""
+
+    @property
+    def reasoning_marks(self) -> Marks | None:
+        """The marks around the model's reasoning; None: reasoning is not told apart."""
+        return marks_of(self.reasoning_parser, "" if self.template is None else self.template.source)
 
     @property
     def tool_style(self) -> Style | None:
@@ -107,10 +115,19 @@ class UntrustedTemplate:
         return await self._workers.render(self._owner, job)
 
 
-def base_text_processor(tokenizer: Tokenizer, max_chars: int, tool_call_parser: str = AUTO) -> TextProcessor:
+def base_text_processor(
+    tokenizer: Tokenizer, max_chars: int, tool_call_parser: str = AUTO, reasoning_parser: str = AUTO
+) -> TextProcessor:
     """Of the base, with its own template. ValueError when that is not a template."""
     template, tool_template = trusted_templates(tokenizer, max_chars)
-    return TextProcessor(tokenizer, TokenText(tokenizer), template, tool_template, tool_call_parser=tool_call_parser)
+    return TextProcessor(
+        tokenizer,
+        TokenText(tokenizer),
+        template,
+        tool_template,
+        tool_call_parser=tool_call_parser,
+        reasoning_parser=reasoning_parser,
+    )
 
 
 def trusted_templates(tokenizer: Tokenizer, max_chars: int) -> tuple[TrustedTemplate | None, TrustedTemplate | None]:

@@ -76,6 +76,7 @@ class TextProcessorCache:
             tool_template=tool_template,
             system_prompt=profile.system_prompt,
             tool_call_parser=profile.tool_call_parser or text_processor.tool_call_parser,
+            reasoning_parser=profile.reasoning_parser or text_processor.reasoning_parser,
         )
 
     def close(self) -> None:
@@ -106,6 +107,7 @@ class TextProcessorCache:
             end_token_id=None if end in self._end_token_ids else end,
             added_tokens=tuple(msgspec.convert(own.added_tokens, list[AddedToken], from_attributes=True)),
             tool_call_parser=self.base.tool_call_parser,
+            reasoning_parser=self.base.reasoning_parser,
         )
 
     def _templates(

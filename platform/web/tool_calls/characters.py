@@ -133,3 +133,8 @@ def parsed(text: str) -> Any:
 
 def _no_number(text: str) -> NoReturn:
     raise ValueError(text)
+
+
+def beginning_at_end(text: str, mark: str) -> int:
+    """Characters at the end that may turn out to be the beginning of `mark`."""
+    return next((size for size in range(len(mark) - 1, 0, -1) if text.endswith(mark[:size])), 0)

@@ -1,6 +1,13 @@
-"""What an answer with tools is made of, in the order in which it comes."""
+"""What an answer is made of, in the order in which it comes."""
 
 from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Reasoning:
+    """What the model thought before it answered."""
+
+    text: str
 
 
 @dataclass(slots=True)
@@ -26,4 +33,4 @@ class Arguments:
     text: str
 
 
-Event = Words | Begun | Arguments
+Event = Reasoning | Words | Begun | Arguments

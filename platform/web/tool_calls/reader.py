@@ -3,7 +3,7 @@
 from collections.abc import Collection, Generator
 from typing import Final
 
-from .characters import PLAIN, SPACE, Characters, NotACall, parsed
+from .characters import PLAIN, SPACE, Characters, NotACall, beginning_at_end, parsed
 from .events import Arguments, Begun, Event, Words
 from .formats.style import Style
 from .json_call import read_call
@@ -87,7 +87,7 @@ class CallReader:
             return visible
         at = text.find(opening)
         if at < 0:
-            shown = len(text) - _beginning_at_end(text, opening)
+            shown = len(text) - beginning_at_end(text, opening)
             self._say_visible(text[:shown])
             self._partial = text[shown:]
             return ""
@@ -212,8 +212,3 @@ class CallReader:
     def _tell_if_eager(self) -> None:
         if self._eager and not self._told and self._name and self._argued:
             self._tell()
-
-
-def _beginning_at_end(text: str, opening: str) -> int:
-    """Characters at the end that may turn out to be the beginning of `opening`."""
-    return next((size for size in range(len(opening) - 1, 0, -1) if text.endswith(opening[:size])), 0)

@@ -29,6 +29,7 @@ WHOLE = ServingProfile(
     max_tokens_limit=256,
     json_schema={"type": "object", "properties": {"b": {"const": "ü\x00"}, "a": {"maximum": 10**30}}},
     tool_call_parser="hermes",
+    reasoning_parser="think",
 )
 BRIEF = ServingProfile(system_prompt="Be brief.")
 

@@ -18,11 +18,11 @@ from ...http.errors import ApiError
 from ...http.json_body import convert
 from ...management.profile_change import bench_of, clear_profile, find_profile, set_profile
 from ...management.profile_check import read_profile, try_profile
+from ...management.profile_parsers import PARSERS
 from ...openai.prompts import chat_text
 from ...openai.schemas import ChatRequest
 from ...state import State
 from ...text.text_processor_cache import TextProcessorCache
-from ...tool_calls.formats.known import PARSERS
 from ...units import count_words
 from ..page import PageRoute, go_to, is_fragment, page
 from .profile_form import NUMBERS, as_document, as_fields, summary

@@ -23,7 +23,8 @@ class NumberField:
 
 TEXTS: Final = ("system_prompt", "chat_template")
 SCHEMA: Final = "json_schema"
-PARSER: Final = "tool_call_parser"
+WRITTEN: Final = {"tool_call_parser": "tool calls", "reasoning_parser": "reasoning"}
+"""What each parser reads, in words."""
 NUMBERS: Final[Sequence[NumberField]] = (
     NumberField("temperature", "Temperature", "1"),
     NumberField("top_p", "Top p", "1"),
@@ -45,7 +46,7 @@ def as_fields(profile: ServingProfile | None) -> dict[str, str]:
     numbers = {field.name: json.dumps(given[field.name]) for field in NUMBERS if field.name in given}
     schema = json.dumps(given[SCHEMA], ensure_ascii=False, indent=2) if SCHEMA in given else ""
     stop = "\n".join(json.dumps(text, ensure_ascii=False) for text in given.get("stop", []))
-    return texts | numbers | {"stop": stop, SCHEMA: schema, PARSER: given.get(PARSER, "")}
+    return texts | numbers | {"stop": stop, SCHEMA: schema} | {name: given.get(name, "") for name in WRITTEN}
 
 
 def as_document(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def as_document(fields: Mapping[str, str]) -> dict[str, Any]:
         field.name: _number(field, fields[field.name]) for field in NUMBERS if fields.get(field.name, "").strip()
     }
     stop = [_stop(line) for line in fields.get("stop", "").replace("\r\n", "\n").split("\n") if line.strip()]
-    found = texts | numbers | {"stop": stop, PARSER: fields.get(PARSER, "")}
+    found = texts | numbers | {"stop": stop} | {name: fields.get(name, "") for name in WRITTEN}
     schema = {SCHEMA: _schema(fields[SCHEMA])} if fields.get(SCHEMA, "").strip() else {}
     return {name: value for name, value in found.items() if value not in ("", [])} | schema
 
@@ -66,7 +67,7 @@ def summary(profile: ServingProfile) -> str:
     given = profile.given()
     words = [name.replace("_", " ") for name in TEXTS if name in given]
     words += ["JSON schema"] if SCHEMA in given else []
-    words += [f"tool calls: {given[PARSER]}"] if PARSER in given else []
+    words += [f"{what}: {given[name]}" for name, what in WRITTEN.items() if name in given]
     words += [f"{field.label.lower()} {_shown(given[field.name])}" for field in NUMBERS if field.name in given]
     return ", ".join(words + ([count_words(len(given["stop"]), "stop string")] if "stop" in given else []))
 

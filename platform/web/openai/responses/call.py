@@ -17,6 +17,7 @@ from ..body import note_model
 from ..chat import ChatCall, check_chat
 from ..fields import ignored_header
 from ..schemas import ChatRequest
+from ..tools.answer_reader import Reading
 from .as_chat import chat_of, explain_refusal
 from .conversation import Conversation
 from .fields import check_members
@@ -60,13 +61,13 @@ class ResponsesCall:
         self, served: Served, prompts: list[list[int]], max_model_len: int
     ) -> tuple[GenerationSpec, ResponsesFormat]:
         plan = self.chat.plan(served, prompts, max_model_len)
-        return plan.spec, ResponsesFormat(self.asked, plan.fields, plan.tools)
+        return plan.spec, ResponsesFormat(self.asked, plan.fields, plan.reading)
 
     def explain_refusal(self, error: ApiError) -> ApiError:
         return explain_refusal(error, self.conversation)
 
     def ending(self, error: ApiError | None) -> bytes:
-        return ResponsesFormat(self.asked, self.fields, tools=None).ending(error)
+        return ResponsesFormat(self.asked, self.fields, Reading()).ending(error)
 
 
 def _check(fields: ResponsesRequest) -> None:

@@ -5,14 +5,16 @@ from typing import Any, Final
 
 import msgspec
 
+from loraplex.engine.protocol import TokenLogprob
+
 from ...http.errors import ApiError
 from ...http.event_stream import event
 from ...inference.generation import Answers, Delta, Generation
 from ...quotas.meters import Usage
+from ...tool_calls.events import Event, Words
 from ..logprobs import chat_logprobs
 from ..schemas import ChatRequest
-from ..tools.answer_reader import AnswerReader
-from ..tools.tool_use import ToolUse
+from ..tools.answer_reader import AnswerReader, Reading
 from .document import Document
 from .output import Output, Told
 from .schemas import ResponsesRequest
@@ -21,39 +23,36 @@ IN_PROGRESS: Final = "response.in_progress"
 
 
 class ResponsesFormat:
-    def __init__(self, asked: ResponsesRequest, chat: ChatRequest, tools: ToolUse | None) -> None:
+    def __init__(self, asked: ResponsesRequest, chat: ChatRequest, reading: Reading) -> None:
         """`chat`: the request as a chat, with what the serving profile says for it."""
-        self._reader = AnswerReader(tools)
+        self._reader = AnswerReader(reading)
         self._document = Document(asked, chat)
         self._output = Output()
+        self._entries, self._shown = list[TokenLogprob](), 0
+        """Log-probabilities of all tokens, and how many of them need not be looked at again."""
         self._status = "in_progress"
         self._told = 0
         """Events of the stream."""
 
     def document(self, generations: Sequence[Generation], answers: Answers) -> dict[str, Any]:
         [choice], [generation] = answers.choices, generations
-        parts, finish_reason = self._reader.read(choice)
-        logprobs = chat_logprobs(choice.logprobs, generation.text_processor.token_text)["content"]
-        for part in parts:
-            self._output.push(part, logprobs)
+        parts, finish_reason = self._reader.read(0, choice)
+        self._push(parts, choice.logprobs, generation)
         self._end(finish_reason)
-        return self._now(answers.usage)
+        return self._now(self._reader.counted(answers.usage))
 
     def events(self, delta: Delta, generation: Generation) -> bytes:
         begun = (
             b"" if self._told else self._encoded([self._about_all("response.created"), self._about_all(IN_PROGRESS)])
         )
-        told = list[Told]()
         parts, finish_reason = self._reader.push(delta)
-        logprobs = chat_logprobs(delta.logprobs or [], generation.text_processor.token_text)["content"]
-        for part in parts:
-            told += self._output.push(part, logprobs)
+        told = self._push(parts, delta.logprobs or [], generation)
         if finish_reason is not None:
             told += self._end(finish_reason)
         return begun + self._encoded(told)
 
     def last_events(self, usage: Usage) -> bytes:
-        return self._encoded([self._about_all(f"response.{self._status}", usage)])
+        return self._encoded([self._about_all(f"response.{self._status}", self._reader.counted(usage))])
 
     def ending(self, error: ApiError | None) -> bytes:
         """The openai package raises on the first of the two; others read the second."""
@@ -63,6 +62,25 @@ class ResponsesFormat:
         told = {**error.fields(), "type": "error", "error": error.fields()}
         failed = {"type": "response.failed", "response": self._now(error=error)}
         return self._encoded([told, *self._output.close("incomplete"), failed])
+
+    def _push(self, parts: list[Event], entries: list[TokenLogprob], generation: Generation) -> list[Told]:
+        logprobs = self._logprobs(entries, generation)
+        if logprobs and not any(isinstance(part, Words) for part in parts):
+            parts = [*parts, Words("")]
+        told = list[Told]()
+        for part in parts:
+            told += self._output.push(part, logprobs if isinstance(part, Words) else [])
+        return told
+
+    def _logprobs(self, entries: list[TokenLogprob], generation: Generation) -> list[dict[str, Any]]:
+        """Of the tokens that are new and known to be no reasoning."""
+        self._entries += entries
+        if not self._reader.speaks:
+            return []
+        first, self._shown = max(self._shown, self._reader.reasoning_tokens), len(self._entries)
+        told = chat_logprobs(self._entries[first:], generation.text_processor.token_text)
+        content: list[dict[str, Any]] = told["content"]
+        return content
 
     def _end(self, finish_reason: str | None) -> list[Told]:
         self._status = "incomplete" if finish_reason == "length" else "completed"

@@ -1,36 +1,69 @@
-"""AnswerReader: the words and the calls in what a model writes, choice by choice."""
+"""AnswerReader: the reasoning, the words and the calls in what a model writes, choice by choice."""
+
+from dataclasses import dataclass, replace
 
 from ...inference.generation import Completion, Delta
-from ...tool_calls.events import Event, Words
-from ...tool_calls.reader import CallReader
-from .tool_answers import finish_reason_of, is_cut
+from ...quotas.meters import Usage
+from ...tool_calls.events import Event
+from .choice_reader import ChoiceReader
+from .reasoning_use import ReasoningUse
 from .tool_use import ToolUse
 
 
-class AnswerReader:
-    """Of one answer, whole or as a stream. `tools` None: no tool can be called, and all is words."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How all choices of one answer are read. None: nothing of the kind is looked for; with neither, all is words."""
 
-    def __init__(self, tools: ToolUse | None) -> None:
-        self._tools = tools
-        self._readers: dict[int, CallReader] = {}
-        """Of a stream's choices."""
+    reasoning: ReasoningUse | None = None
+    tools: ToolUse | None = None
+
+    @property
+    def shown_tokens(self) -> frozenset[int]:
+        """Special tokens that must be seen in the text."""
+        uses = [use for use in (self.reasoning, self.tools) if use is not None]
+        return frozenset[int]().union(*(use.markers for use in uses))
+
+    def reader(self, eager: bool) -> ChoiceReader:
+        """Of one choice. `eager`: of a stream."""
+        return ChoiceReader(self.reasoning, None if self.tools is None else self.tools.reader(eager))
+
+
+class AnswerReader:
+    """Of one answer, whole or as a stream."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._readers: dict[int, ChoiceReader] = {}
+
+    @property
+    def speaks(self) -> bool:
+        """What comes now is the answer itself, in every choice."""
+        return all(reader.speaks for reader in self._readers.values())
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of all choices."""
+        return sum(reader.reasoning_tokens for reader in self._readers.values())
+
+    def counted(self, usage: Usage) -> Usage:
+        """With the reasoning tokens."""
+        tokens = self.reasoning_tokens
+        return replace(usage, reasoning_tokens=tokens) if tokens else usage
 
     def push(self, delta: Delta) -> tuple[list[Event], str | None]:
         """What is new of a choice of a stream, and how it ended, once it has."""
-        finish_reason = delta.finish_reason
-        if self._tools is None:
-            return [Words(delta.text)] if delta.text or delta.logprobs else [], finish_reason
-        reader = self._readers.setdefault(delta.index, self._tools.reader(eager=True))
-        parts = reader.push(delta.text)
-        if finish_reason is not None:
-            parts += reader.end(is_cut(finish_reason, delta.stop_reason))
-        return parts, finish_reason_of(reader, finish_reason)
+        return self._parts(delta.index, delta, eager=True)
 
-    def read(self, choice: Completion) -> tuple[list[Event], str | None]:
+    def read(self, index: int, choice: Completion) -> tuple[list[Event], str | None]:
         """A whole choice, and how it ended."""
-        finish_reason = choice.finish_reason
-        if self._tools is None:
-            return [Words(choice.text)], finish_reason
-        reader = self._tools.reader(eager=False)
-        parts = reader.push(choice.text) + reader.end(is_cut(finish_reason, choice.stop_reason))
-        return parts, finish_reason_of(reader, finish_reason)
+        return self._parts(index, choice, eager=False)
+
+    def _parts(self, index: int, said: Delta | Completion, eager: bool) -> tuple[list[Event], str | None]:
+        if index not in self._readers:
+            self._readers[index] = self._reading.reader(eager)
+        reader = self._readers[index]
+        parts = reader.push(said.text, said.token_ids)
+        if said.finish_reason is None:
+            return parts, None
+        parts += reader.end(said.finish_reason, said.stop_reason)
+        return parts, reader.finish_reason(said.finish_reason)

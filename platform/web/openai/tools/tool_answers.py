@@ -1,34 +1,42 @@
-"""Answers with tool calls as OpenAI's API has them, whole and in deltas."""
+"""What answers are made of as chat completions have it, whole and in deltas.
+
+Reasoning has two names: `reasoning_content` is DeepSeek's and SGLang's, `reasoning` OpenRouter's and vLLM's; each has
+clients that know no other.
+"""
 
 import uuid
 from typing import Any
 
 import msgspec
 
-from ...tool_calls.events import Arguments, Begun, Event, Words
-from ...tool_calls.reader import CallReader
+from ...tool_calls.events import Arguments, Begun, Event, Reasoning, Words
 
 encode = msgspec.json.encode
 
 
 def whole_message(events: list[Event]) -> dict[str, Any]:
     """The message of a choice."""
-    words, calls = "", list[dict[str, Any]]()
+    thought, words, calls = "", "", list[dict[str, Any]]()
     for event in events:
         match event:
+            case Reasoning():
+                thought += event.text
             case Words():
                 words += event.text
             case Begun():
                 calls.append(_call(event))
             case Arguments():
                 calls[event.number]["function"]["arguments"] += event.text
-    message = {"role": "assistant", "content": None if calls and not words else words, "refusal": None}
-    return message | ({"tool_calls": calls} if calls else {})
+    content = words if words or not (calls or thought) else None
+    message = {"role": "assistant", "content": content, "refusal": None}
+    return message | _reasoning(thought) | ({"tool_calls": calls} if calls else {})
 
 
 def delta_of(event: Event) -> bytes:
     """The delta of a chunk; every call in it has its index."""
     match event:
+        case Reasoning():
+            return encode(_reasoning(event.text))
         case Words():
             return b'{"content":' + encode(event.text) + b"}"
         case Begun():
@@ -37,14 +45,8 @@ def delta_of(event: Event) -> bytes:
             return encode({"tool_calls": [{"index": event.number, "function": {"arguments": event.text}}]})
 
 
-def is_cut(finish_reason: str | None, stop_reason: int | str | None) -> bool:
-    """Whether the model had not come to its end."""
-    return finish_reason != "stop" or stop_reason is not None
-
-
-def finish_reason_of(reader: CallReader, finish_reason: str | None) -> str | None:
-    """tool_calls, where there are some and all are whole."""
-    return "tool_calls" if finish_reason == "stop" and reader.calls and not reader.broken else finish_reason
+def _reasoning(text: str) -> dict[str, Any]:
+    return {"reasoning_content": text, "reasoning": text} if text else {}
 
 
 def _call(event: Begun) -> dict[str, Any]:

@@ -62,6 +62,10 @@ class ToolUse:
             raise invalid(f"The tools' schemas cannot be enforced: their grammar has {size}.", "tools") from None
         return form
 
+    def begins_with_form(self, fields: AskingForm) -> bool:
+        """The first token belongs to a call that is demanded, or to a form of the words."""
+        return self.demands or _schema_of(fields.response_format) is not None
+
     def explain_refusal(self, form: StructuredOutputs, error: ApiError) -> ApiError:
         """A refusal of `form`, which is this one's, in terms of the tools."""
         found = FAULT.search(error.message)

@@ -81,8 +81,9 @@ async function stream(body, pane, tokens, signal) {
   let first = null;
   for await (const chunk of chunks(body, signal)) {
     const choice = chunk.choices[0];
-    const text = chat ? choice?.delta?.content : choice?.text;
-    if (choice) tokens.add(text ?? "", choice.logprobs);
+    const thought = choice?.delta?.reasoning_content;
+    const text = thought ?? (chat ? choice?.delta?.content : choice?.text);
+    if (choice) tokens.add(text ?? "", choice.logprobs, thought);
     if (text) {
       first ??= performance.now();
       note(pane, `TTFT ${Math.round(first - started)} ms`);
@@ -139,7 +140,7 @@ async function answer(model, turn, before, signal) {
     else note(pane, error.message, "bad");
   }
   pane.dataset.busy = "no";
-  const text = tokens.output.textContent;
+  const text = tokens.answer;
   if (text && pane.querySelector("footer").dataset.tone !== "bad") turn.answers[model] = text;
   showDifferences();
 }

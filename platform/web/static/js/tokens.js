@@ -11,8 +11,8 @@ export class Tokens {
     this.untold = 0;
   }
 
-  // Text as it comes, with the tokens behind it; held-back text comes with more than one.
-  add(text, logprobs) {
+  // Text as it comes, with the tokens behind it; held-back text comes with more than one. Reasoning is `thought`.
+  add(text, logprobs, thought) {
     const found = entriesOf(logprobs);
     this.list.push(...found);
     this.untold += found.length;
@@ -20,8 +20,15 @@ export class Tokens {
     const span = Object.assign(document.createElement("span"), { textContent: text });
     span.dataset.first = this.list.length - this.untold;
     span.dataset.last = this.list.length;
+    if (thought) span.dataset.thought = "yes";
     this.untold = 0;
     this.output.append(span);
+  }
+
+  // Without the reasoning.
+  get answer() {
+    const spans = [...this.output.children].filter((span) => !span.dataset.thought);
+    return spans.map((span) => span.textContent).join("");
   }
 }
 
