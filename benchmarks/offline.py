@@ -37,7 +37,7 @@ def generate_seconds(llm: LLM, prompts: list[list[int]], params: SamplingParams)
 
 
 def engine_seconds(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> float:
-    core = llm.llm_engine._opened().core
+    core = llm.llm_engine.engine.core
     started = time.perf_counter()
     for number, prompt in enumerate(prompts):
         core.add(GenerateRequest(request_id=f"own-{number}", prompt_token_ids=prompt, params=params))

@@ -18,8 +18,8 @@ def check_a_slot_given_away_fails_its_user_alone(llm: LLM) -> None:
     )
     other = llm.generate(PROMPT, PARAMS, adapter="two")[0].outputs[0].token_ids
     assert right != other, "adapters that answer alike show nothing"
-    engine, errors = llm._opened(), llm.status().integrity_errors
-    one, two = (engine.adapters._entries[llm._manifests[name].digest] for name in ("one", "two"))
+    engine, errors = llm.llm_engine.engine, llm.status().integrity_errors
+    one, two = (engine.adapters._entries[llm.llm_engine.adapters.digest(name)] for name in ("one", "two"))
     engine.adapters.evict(two.digest)
     for request_id, adapters in (("victim", [AdapterRef(one.digest)]), ("beside", [])):
         engine.core.add(
@@ -41,7 +41,7 @@ def check_a_slot_given_away_fails_its_user_alone(llm: LLM) -> None:
 
 def give_away(llm: LLM, loser: AdapterEntry, winner: AdapterEntry) -> None:
     """The room of a held adapter, behind the pool's back, to another one."""
-    adapters, room = llm._opened().adapters, loser.room
+    adapters, room = llm.llm_engine.engine.adapters, loser.room
     assert loser.users and room is not None
     adapters._store.free(room)
     assert f"adapter slot {room.slot} is of epoch" in " ".join(adapters.check_integrity())
@@ -52,8 +52,8 @@ def give_away(llm: LLM, loser: AdapterEntry, winner: AdapterEntry) -> None:
 
 
 def advance(llm: LLM) -> list[FromEngine]:
-    llm._opened().adapters.poll()
-    return llm._opened().core.step()
+    llm.llm_engine.engine.adapters.poll()
+    return llm.llm_engine.engine.core.step()
 
 
 def tokens_of(messages: list[FromEngine], request_id: str) -> list[int]:

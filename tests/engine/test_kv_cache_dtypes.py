@@ -43,8 +43,7 @@ def open_llm(base: Path, adapter: Path, kv_cache_dtype: str) -> LLM:
 
 def prefix_root(llm: LLM) -> bytes:
     """What the keys of all blocks begin with."""
-    assert llm.llm_engine._engine is not None
-    return root_hash("", llm.llm_engine._engine.core.scheduler.limits.fingerprint)
+    return root_hash("", llm.llm_engine.engine.core.scheduler.limits.fingerprint)
 
 
 def judge(llm: LLM, answers: list[RequestOutput]) -> torch.Tensor:

@@ -53,6 +53,10 @@ class AdapterBook:
             self._check_invoked(name, manifest.invocation_tokens, prompt)
         return [AdapterRef(manifest.digest, scale) for _, manifest, scale in manifests]
 
+    def digest(self, name: str) -> str:
+        """ValueError for an unknown name."""
+        return self._named(name).digest
+
     def close(self) -> None:
         self._scratch.close()
 

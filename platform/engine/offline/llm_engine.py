@@ -58,26 +58,33 @@ class LLMEngine:
         return cls(engine_args)
 
     @property
+    def engine(self) -> "Engine":
+        """With token ids in and out. ValueError when this is closed."""
+        if self._engine is None:
+            raise ValueError("this engine is closed; make a new one")
+        return self._engine
+
+    @property
     def tokenizer(self) -> Tokenizer:
         return self.requests.tokenizer
 
     @property
     def info(self) -> EngineInfo:
         """What was chosen at the start: dtype, compute path, sizes."""
-        return self._opened().info
+        return self.engine.info
 
     def status(self) -> EngineStatus:
         """Counters and residency, as the server's dashboard shows them."""
-        return self._opened().core.status()
+        return self.engine.core.status()
 
     def add_adapter(self, name: str, folder: str | Path) -> None:
         """Requests may name it from now on. ValueError has every reason why it cannot be used."""
-        engine, spec = self._opened(), self.adapters.add(name, folder)
+        engine, spec = self.engine, self.adapters.add(name, folder)
         engine.adapters.register(spec.digest, spec.path)
 
     def learn(self, adapters: Iterable[Adapter | LoRARequest | None]) -> None:
         """Load those of LoRARequests that are new. ValueError as add_adapter()."""
-        engine = self._opened()
+        engine = self.engine
         for adapter in adapters:
             spec = self.adapters.learn(adapter) if isinstance(adapter, LoRARequest) else None
             if spec is not None:
@@ -100,7 +107,7 @@ class LLMEngine:
         request = collector.request
         if request.request_id in self._live:
             raise ValueError(f"a request {request.request_id!r} is running; give each request an id of its own")
-        self._opened().core.add(request)
+        self.engine.core.add(request)
         self._live[request.request_id] = collector
 
     def step(self) -> list[RequestOutput]:
@@ -110,7 +117,7 @@ class LLMEngine:
 
     def advance(self) -> list[Collector]:
         """Run one step; the requests that got something or ended, each once."""
-        engine = self._opened()
+        engine = self.engine
         engine.adapters.poll()
         changed: dict[str, Collector] = {}
         for message in engine.core.step():
@@ -128,7 +135,7 @@ class LLMEngine:
         return list(changed.values())
 
     def has_unfinished_requests(self) -> bool:
-        return bool(self._live) or self._opened().core.has_work()
+        return bool(self._live) or self.engine.core.has_work()
 
     def get_num_unfinished_requests(self) -> int:
         return len(self._live)
@@ -137,7 +144,7 @@ class LLMEngine:
         """What is ended already, or unknown, is fine."""
         for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
             if self._live.pop(request_id, None) is not None:
-                self._opened().core.abort(request_id)
+                self.engine.core.abort(request_id)
 
     def next_id(self) -> str:
         return str(next(self._numbers))
@@ -156,8 +163,3 @@ class LLMEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _opened(self) -> "Engine":
-        if self._engine is None:
-            raise ValueError("this engine is closed; make a new one")
-        return self._engine

@@ -97,7 +97,7 @@ def test_adapters_with_tokens_of_their_own_are_pefts_and_the_cpus(
 
 def load_all(llm: LLM) -> None:
     """So that what is asked for together is decoded together."""
-    pool = llm._opened().adapters
+    pool = llm.llm_engine.engine.adapters
     for residency in pool.statuses():
         pool.load(residency.digest)
         while not pool.resident(residency.digest):
@@ -108,7 +108,7 @@ def load_all(llm: LLM) -> None:
 def test_a_slot_given_away_fails_its_user_alone(base: Path, tmp_path: Path) -> None:
     """With a step in flight, and decodes that are replayed."""
     with open_llm(base, adapters_in(tmp_path, base), max_loaded_adapters=2) as llm:
-        assert llm._opened().core._in_flight._runner.depth == 2
+        assert llm.llm_engine.engine.core._in_flight._runner.depth == 2
         check_a_slot_given_away_fails_its_user_alone(llm)
     assert RecordedGraph.replayed > 0
 

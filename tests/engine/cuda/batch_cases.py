@@ -49,7 +49,7 @@ def test_what_was_captured_at_the_start_replays_for_all_that_comes(
     with open_llm(base, adapters, max_num_seqs=2, max_num_batched_tokens=4) as llm:
         captured = RecordedGraph.captured
         assert captured == 4 * len(size_ladder(2))
-        runner: Any = llm._opened().core._in_flight._runner
+        runner: Any = llm.llm_engine.engine.core._in_flight._runner
         assert runner.graphs.serves, "memory that runs out in a capture costs no step from now on"
         outputs = run(llm, prompts, names)
     assert tokens(outputs) == with_peft(base, adapters, prompts, names)

@@ -71,7 +71,7 @@ def test_a_card_is_measured_and_split_as_the_engine_starts(base: Path, monkeypat
         assert info.device_memory.graph_pool == 2 * MB
         assert info.adapter_memory == left // 4
         assert info.num_blocks + 1 == (left - left // 4) // (2 * 2 * 16 * 2 * 16 * 4)
-        engine = llm._opened()
+        engine = llm.llm_engine.engine
         assert engine.cache.cache_bytes() == info.kv_cache_bytes == (info.num_blocks + 1) * 2 * 2 * 16 * 2 * 16 * 4
         assert 0 <= info.adapter_memory - engine.adapters.table.arena.nbytes < 128
 

@@ -129,7 +129,7 @@ def test_a_chat_that_cannot_be_is_refused(llm: LLM, messages: Any, template: str
 
 
 def test_a_failed_request_comes_back_beside_the_others(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    core = llm.llm_engine._opened().core
+    core = llm.llm_engine.engine.core
     step, failed = core.step, list[str]()
 
     def failing_step() -> list[Any]:
