@@ -23,7 +23,7 @@ from tests.web.test_access import MATRIX
 from tests.web.typed import Run, typed
 
 from .canaries import Canaries, Walk
-from .connections import attempts, watch_network
+from .connections import attempts, connections_of, watch_network
 from .live_server import LiveServer, environment
 from .talk import CHAT, COMPLETIONS, greedy, upload
 
@@ -345,8 +345,11 @@ def test_the_server_goes_nowhere_but_to_its_database(walk: Walk, database: str, 
     went = {attempt for attempt in seen if attempt.event != "started"}
     places = {"database": (address.host, address.port), "where it listens": ("127.0.0.1", walk.server.port)}
     assert {attempt.where for attempt in went} <= set(map(str, places.values()))
-    assert str(places["database"]) in {attempt.where for attempt in went}
     assert not [attempt for attempt in went if "loraplex.engine" in attempt.program]
+    engine = walk.server.engine_pid()
+    now = {pid: connections_of(pid, walk.server.port) for pid in walk.server.processes()}
+    assert now.pop(engine) == set()
+    assert set.union(*now.values()) == {places["database"]}
 
 
 def test_a_database_that_goes_away_takes_no_secret_along(walk: Walk, database: str) -> None:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from ..protocol import FinishReason, GenerateRequest, TokenLogprob, Tokens
+from ..protocol import FinishReason, GenerateRequest, RequestFailed, TokenLogprob, Tokens
 from ..sampling_params import RequestOutputKind
 from ..text.detokenizer import Detokenizer
 from ..text.tokenizer import Tokenizer
@@ -97,7 +97,7 @@ class Collector:
         lora_request: LoRARequest | None = None,
     ) -> None:
         self.request = request
-        self.error: str | None = None
+        self.failure: RequestFailed | None = None
         self._prompt = prompt
         self._adapter, self._lora_request = adapter, lora_request
         self._tokenizer = tokenizer
@@ -126,9 +126,9 @@ class Collector:
             ]
         return stopped
 
-    def fail(self, message: str) -> None:
+    def fail(self, failure: RequestFailed) -> None:
         """The engine gave the request up: what has come stays, and each open choice ends with an error."""
-        self.error = message
+        self.failure = failure
         for choice in self._choices:
             choice.fail()
 
@@ -158,7 +158,7 @@ class Collector:
             adapter=self._adapter,
             lora_request=self._lora_request,
             metrics=self._metrics,
-            error=self.error,
+            error=None if self.failure is None else self.failure.message,
         )
 
     def _note_time(self, tokens: int) -> None:

@@ -81,7 +81,8 @@ class LLM:
         `priority` runs earlier. `use_tqdm`: False for no bar, or what makes one, as tqdm.tqdm does.
 
         ValueError, before anything runs, says which prompt is wrong, and why. A request on which the engine fails comes
-        back with finish_reason "error" and `error`; with `strict`, RuntimeError says so, and the others end too.
+        back with finish_reason "error" and `error`; with `strict` it raises, ValueError for what is wrong with the
+        request and else RuntimeError, and the others end too.
         """
         if sampling_params is not None and params is not None:
             raise ValueError("sampling_params and params are the same; give one of them")
@@ -204,7 +205,9 @@ class LLM:
         with progress_bar(total, use_tqdm) as advance:
             while self.llm_engine.has_unfinished_requests():
                 for collector in self.llm_engine.advance():
-                    if strict and collector.error is not None:
-                        raise RuntimeError(f"request {collector.request.request_id} failed: {collector.error}")
+                    failure = collector.failure
+                    if strict and failure is not None:
+                        kind = ValueError if failure.kind == "invalid" else RuntimeError
+                        raise kind(f"request {failure.request_id} failed: {failure.message}")
                     if collector.finished:
                         advance(collector.num_tokens)

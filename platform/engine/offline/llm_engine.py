@@ -125,7 +125,7 @@ class LLMEngine:
                 continue
             collector = changed[message.request_id] = self._live[message.request_id]
             if isinstance(message, RequestFailed):
-                collector.fail(message.message)
+                collector.fail(message)
             elif collector.take(message):
                 engine.core.abort(message.request_id, message.index)
             if collector.finished:

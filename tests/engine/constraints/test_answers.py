@@ -75,7 +75,7 @@ def constrained(seed: int = 0, temperature: float = 1.0, max_tokens: int = 900, 
 
 
 def answers(llm: LLM, params: list[SamplingParams], adapter: Any = None) -> list[CompletionOutput]:
-    outputs = llm.generate([PROMPT] * len(params), params, adapter=adapter, use_tqdm=False)
+    outputs = llm.generate([PROMPT] * len(params), params, adapter=adapter, use_tqdm=False, strict=True)
     return [choice for output in outputs for choice in output.outputs]
 
 

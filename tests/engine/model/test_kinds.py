@@ -272,7 +272,7 @@ def _sum_with_peft(model: Any, prompt: list[int], parts: dict[str, float]) -> li
 
 def test_what_scales_the_base_is_not_summed(case: Case) -> None:
     with open_llm(case) as llm, pytest.raises(ValueError, match="can neither be scaled nor be added"):
-        llm.generate(case.prompts[0], greedy(), adapter={"lora": 1.0, "dora": 1.0}, use_tqdm=False)
+        llm.generate(case.prompts[0], greedy(), adapter={"lora": 1.0, "dora": 1.0}, use_tqdm=False, strict=True)
 
 
 def test_all_kinds_in_one_batch_equal_peft_one_by_one(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
