@@ -242,6 +242,11 @@ async def credentials_of(state: State) -> AsyncIterator[tuple[str, dict[str, str
     yield "none", {}, set()
     yield "wrong key", {"authorization": "Bearer lp-000000000000_wrong"}, set()
     yield "not bearer", {"authorization": f"Basic {KEY}"}, set()
+    yield "wrong x-api-key", {"x-api-key": "lp-000000000000_wrong"}, set()
+    yield "wrong key, right x-api-key", {"authorization": "Bearer lp-000000000000_wrong", "x-api-key": KEY}, set()
+    inference = key(state, "inference", name="by x-api-key")["authorization"].removeprefix("Bearer ")
+    yield "x-api-key", {"x-api-key": inference}, KEYS["inference"]
+    yield "x-api-key behind basic", {"authorization": "Basic cHJveHk=", "x-api-key": inference}, KEYS["inference"]
     yield "key in a cookie", {"cookie": f"{COOKIE}={KEY}"}, set()
     yield "forged session", {"cookie": f"{COOKIE}=forged.session"}, set()
     for name, allowed in KEYS.items():

@@ -128,6 +128,16 @@ async def test_a_prompt_as_long_as_the_context(client: httpx.AsyncClient, fields
     error = response.json()["error"]
     assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
     assert "at most 255 tokens" in error["message"]
+    assert error["message"].startswith("This model's maximum context length is 256 tokens. However, your prompt")
+
+
+async def test_an_output_beyond_the_context_is_told_as_openai_does(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/completions", json={"model": "tiny", "prompt": [5] * 250, "max_tokens": 20})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == (
+        "This model's maximum context length is 256 tokens. However, you requested 270 tokens "
+        "(250 in the prompt, 20 in the completion). Ask for at most 6 tokens."
+    )
 
 
 async def test_tokenize_and_back(client: httpx.AsyncClient, state: Any) -> None:

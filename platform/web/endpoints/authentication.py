@@ -107,25 +107,35 @@ def check_origin(request: Request) -> None:
 
 async def identify(request: Request, state: "State") -> Caller:
     """Whose credential it has. Raises ApiError."""
-    header = request.headers.get("authorization")
-    if header is not None:
-        return _by_key(header, state)
+    token = _token(request)
+    if token is not None:
+        return _by_key(token, state)
     if COOKIE in request.cookies:
         return await _by_session(request, state)
     raise unauthorized("No API key was sent. Send one in the header: authorization: Bearer YOUR_KEY")
 
 
-def _by_key(header: str, state: "State") -> Caller:
-    scheme, _, token = header.partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
+def _token(request: Request) -> str | None:
+    """The key of the request; None: it has none. Anthropic's clients send x-api-key."""
+    header, own = request.headers.get("authorization"), request.headers.get("x-api-key")
+    scheme, _, token = (header or "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    if own is not None:
+        return own.strip()
+    if header is not None:
         raise unauthorized("The authorization header must be: Bearer YOUR_KEY")
-    if hmac.compare_digest(token.strip().encode(), state.local_key.encode()):
+    return None
+
+
+def _by_key(token: str, state: "State") -> Caller:
+    if hmac.compare_digest(token.encode(), state.local_key.encode()):
         return Caller(DEFAULT_TENANT, ACTOR, permissions_of_key(frozenset({ADMIN}), DEFAULT_TENANT))
     if state.registry.snapshots.age > MAX_SNAPSHOT_AGE:
         obstacle = state.database_watch.obstacle() or "the database is unavailable"
         raise overloaded(f"Keys cannot be checked: {obstacle}. Try again in a moment.", 5)
     try:
-        key = state.registry.snapshots.current.authenticate(token.strip())
+        key = state.registry.snapshots.current.authenticate(token)
     except InvalidKey as error:
         raise unauthorized(str(error)) from None
     state.used_keys.note(key.prefix)

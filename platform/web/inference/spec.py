@@ -82,8 +82,15 @@ def _check_prompt(prompt: list[int], spec: GenerationSpec, limit: int) -> None:
 
 
 def _too_long(prompt: int, output: int | None, limit: int, spec: GenerationSpec) -> ApiError:
-    fits = prompt < limit and output is not None
-    advice = f"Ask for at most {limit - prompt} tokens." if fits else f"Shorten it to at most {limit - 1} tokens."
-    asked = f" and {output} of output were asked for" if fits else ""
-    message = f"This model takes {limit} tokens of prompt and output; the prompt has {prompt}{asked}. {advice}"
-    return invalid(message, spec.max_tokens_field if fits else spec.prompt_field, "context_length_exceeded")
+    """In OpenAI's words: clients look for them."""
+    field = spec.prompt_field
+    if prompt < limit and output is not None:
+        field = spec.max_tokens_field
+        asked = (
+            f"you requested {prompt + output} tokens ({prompt} in the {spec.prompt_field}, {output} in the completion)"
+        )
+        advice = f"Ask for at most {limit - prompt} tokens."
+    else:
+        asked, advice = f"your {field} resulted in {prompt} tokens", f"Shorten it to at most {limit - 1} tokens."
+    message = f"This model's maximum context length is {limit} tokens. However, {asked}. {advice}"
+    return invalid(message, field, "context_length_exceeded")

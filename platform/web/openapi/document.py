@@ -22,7 +22,7 @@ from .refusals import error_schema, refusal
 
 REFERENCE: Final = "#/components/schemas/{name}"
 CREDENTIALS: Final = {
-    "key": {"type": "http", "scheme": "bearer", "description": "An API key"},
+    "key": {"type": "http", "scheme": "bearer", "description": "An API key; x-api-key has it too"},
     "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "The dashboard's login"},
     "csrf": {
         "type": "apiKey",
