@@ -30,10 +30,10 @@ class Postgres:
         upgrade(self._url_of(TEMPLATE))
 
     @contextmanager
-    def database(self, template: str = TEMPLATE) -> Iterator[str]:
-        """The URL of a fresh copy of `template` (template0: empty)."""
+    def database(self, template: str = TEMPLATE, options: str = "") -> Iterator[str]:
+        """The URL of a fresh copy of `template` (template0: empty). `options`: further ones of CREATE DATABASE."""
         name = f"loraplex_test_{os.getpid()}_{next(self._numbers)}"
-        self._execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {template} {options}")
         yield self._url_of(name)
         self._execute(f"DROP DATABASE {name} WITH (FORCE)")
 

@@ -51,8 +51,10 @@ class ImpatientConnection(Connection[Any]):
 def _connect(
     kind: type[Connection[Any]], _dialect: object, _record: object, given: list[Any], named: dict[str, Any]
 ) -> Connection[Any]:
+    # From a database without an encoding (SQL_ASCII) psycopg reads bytes, unless told which one to use.
+    options = {"client_encoding": "utf8"} | named
     # A pooler may give each transaction another session, which knows no statement that was prepared before.
-    connection = kind.connect(*given, connect_timeout=SILENCE_SECONDS, prepare_threshold=None, **named)
+    connection = kind.connect(*given, connect_timeout=SILENCE_SECONDS, prepare_threshold=None, **options)
     if kind is ImpatientConnection and "statement_timeout" not in named.get("options", ""):
         limit_statements(connection)
     return connection

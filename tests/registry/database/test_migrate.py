@@ -18,6 +18,7 @@ from loraplex.registry.database.tables import Table
 from loraplex.registry.registry import Registry
 
 from ..helpers import BASE, add
+from ..postgres import Postgres
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,6 +30,16 @@ def test_an_empty_database_comes_to_the_head(empty_url: str, tmp_path: Path) -> 
     registry = Registry.open(empty_url, tmp_path / "artifacts", BASE, free_floor=0)
     assert add(registry, "sql", b"one").created
     registry.close()
+
+
+def test_a_database_without_an_encoding_keeps_text_as_it_is(postgres: Postgres, tmp_path: Path) -> None:
+    """As PostgreSQL makes one where the machine has no language."""
+    with postgres.database("template0", "ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'") as url:
+        upgrade(url)
+        registry = Registry.open(url, tmp_path / "artifacts", BASE, free_floor=0)
+        registry.keys.create("Zoë 😀", ["inference"], actor="system")
+        assert [key.name for key in registry.keys.list()] == ["Zoë 😀"]
+        registry.close()
 
 
 def test_a_look_leaves_no_line_in_the_log(empty_url: str, caplog: pytest.LogCaptureFixture) -> None:
