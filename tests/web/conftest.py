@@ -53,8 +53,9 @@ def statements_written_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def inspected_here() -> Iterator[None]:
+    """Of these tests alone: tests/registry looks at the child."""
     with pytest.MonkeyPatch.context() as patch:
         inspect_here(patch)
         yield
