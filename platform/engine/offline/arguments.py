@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import msgspec
 
@@ -73,10 +73,6 @@ class EngineArgs:
         """
         self.model, self.tokenizer = str(model), None if tokenizer is None else str(tokenizer)
         self._settings = _read(settings)
-
-    @classmethod
-    def of(cls, given: "EngineArgs | Mapping[str, Any]") -> Self:
-        return given if isinstance(given, cls) else cls(**given)  # type: ignore[arg-type]
 
     def create_engine_config(self) -> EngineConfig:
         """Finds the model, and downloads it where it is a hub id. ValueError as resolve_model_folder()."""

@@ -15,7 +15,7 @@ from ..sampling_params import SamplingParams
 from ..text.tokenizer import Tokenizer
 from .adapter_book import AdapterBook
 from .arguments import EngineArgs
-from .chat import Message, chat_prompts
+from .chat import Message, chat_prompts, transformers_tokenizer
 from .collector import Collector
 from .lora_request import LoRARequest
 from .outputs import RequestOutput
@@ -175,10 +175,7 @@ class AsyncLLM:
 
     @cached_property
     def _transformers_tokenizer(self) -> "PreTrainedTokenizerBase":
-        from transformers import AutoTokenizer
-
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(self._folder))
-        return tokenizer
+        return transformers_tokenizer(self._folder)
 
     async def _started(self) -> RequestMaker:
         async with self._starting:

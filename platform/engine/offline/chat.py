@@ -1,6 +1,7 @@
 """Conversations as prompts, by the chat template of transformers' tokenizer."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -8,6 +9,14 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, Any]
 """`role` and `content`."""
+
+
+def transformers_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
+    """Imports transformers, which takes a second or more."""
+    from transformers import AutoTokenizer
+
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(folder))
+    return tokenizer
 
 
 def chat_prompts(

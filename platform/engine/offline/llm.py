@@ -11,7 +11,7 @@ from ..protocol import EngineInfo, EngineStatus
 from ..sampling_params import SamplingParams
 from ..text.tokenizer import Tokenizer
 from .arguments import EngineArgs
-from .chat import Message, chat_prompts
+from .chat import Message, chat_prompts, transformers_tokenizer
 from .collector import Collector
 from .llm_engine import LLMEngine
 from .lora_request import LoRARequest
@@ -173,10 +173,7 @@ class LLM:
 
     @cached_property
     def _transformers_tokenizer(self) -> "PreTrainedTokenizerBase":
-        from transformers import AutoTokenizer
-
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(self.llm_engine.tokenizer_folder))
-        return tokenizer
+        return transformers_tokenizer(self.llm_engine.tokenizer_folder)
 
     @cached_property
     def _default_params(self) -> SamplingParams:
