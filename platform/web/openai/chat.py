@@ -15,8 +15,8 @@ from ..inference.resolve import Served
 from ..inference.spec import GenerationSpec, parameters_checked
 from ..settings.settings import Settings
 from ..text.text_processor import TextProcessor
-from .body import read_fields
 from .chat_format import ChatFormat
+from .fields import read_fields
 from .profile_defaults import filled, output_tokens
 from .prompts import chat_prompt
 from .schemas import ChatRequest

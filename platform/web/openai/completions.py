@@ -13,8 +13,8 @@ from ..inference.resolve import Served
 from ..inference.spec import GenerationSpec, parameters_checked
 from ..settings.settings import Settings
 from ..text.text_processor import TextProcessor
-from .body import read_fields
 from .completion_format import CompletionFormat
+from .fields import read_fields
 from .profile_defaults import filled, output_tokens
 from .prompts import completion_prompts
 from .schemas import DEFAULT_COMPLETION_TOKENS, CompletionRequest

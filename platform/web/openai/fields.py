@@ -1,14 +1,20 @@
-"""Members of a body that no schema here has: refused when they would change the output, else ignored by name."""
+"""The body of a request as a schema. Members that no schema here has are refused when they would change the output,
+else ignored by name."""
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+from fastapi import Request
 
 from ..http.errors import invalid
-from .schemas import ChatMessage
+from ..http.json_body import convert, read_json
+from ..observability.refusal_log import MODEL
+from .schemas import ChatMessage, GenerationFields
 
 IGNORED_HEADER = "x-loraplex-ignored-fields"
 MAX_NAMED = 16
+Fields = TypeVar("Fields", bound=GenerationFields)
 
 HARMLESS = frozenset(
     {
@@ -137,3 +143,21 @@ def _refuse_unsupported(name: str, body: Mapping[str, Any]) -> None:
 def _among(value: object, neutral: tuple[object, ...]) -> bool:
     """Equality that tells false from 0."""
     return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in neutral)
+
+
+async def read_fields(
+    request: Request, body_timeout: float, schema: type[Fields]
+) -> tuple[Fields, frozenset[str], dict[str, str]]:
+    """The body as `schema`, the names of its members, and response headers that name what was ignored."""
+    body = await read_json(request, body_timeout)
+    ignored = check_fields(body, schema.__struct_fields__)
+    fields = convert(body, schema)
+    note_model(request, fields.model)
+    if fields.stream_options is not None and not fields.stream:
+        raise invalid("stream_options is only for streams; set stream to true, or leave it out.", "stream_options")
+    return fields, frozenset(body), ignored_header(ignored)
+
+
+def note_model(request: Request, model: str) -> None:
+    """What the request asks for, for the log of requests."""
+    request.scope["state"][MODEL] = model

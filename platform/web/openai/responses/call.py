@@ -13,9 +13,8 @@ from ...inference.resolve import Served
 from ...inference.spec import GenerationSpec
 from ...settings.settings import Settings
 from ...text.text_processor import TextProcessor
-from ..body import note_model
 from ..chat import ChatCall, check_chat
-from ..fields import ignored_header
+from ..fields import ignored_header, note_model
 from ..schemas import ChatRequest
 from ..tools.answer_reader import Reading
 from .as_chat import chat_of, explain_refusal
