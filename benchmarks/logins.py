@@ -48,7 +48,7 @@ def log_in(server: Serving, number: int, statuses: list[int]) -> None:
 def measure(logins: int, completions: int) -> tuple[list[float], list[float], float, Counter[int]]:
     """Seconds of completions alone and beside the logins, those of all logins, and how many had which status."""
     alone, beside, statuses = list[float](), list[float](), list[int]()
-    with serving(DEMO_MODEL, {}, base_name="demo") as server:
+    with serving(DEMO_MODEL, {}, served_name="demo") as server:
         complete(server, completions, alone)
         threads = [threading.Thread(target=log_in, args=(server, number, statuses)) for number in range(logins)]
         other = threading.Thread(target=complete, args=(server, completions, beside))

@@ -25,8 +25,8 @@ class Serving(Server):
 
 
 @contextlib.contextmanager
-def serving(model: Path, adapters: dict[str, Path], **settings: object) -> Iterator[Serving]:
-    """Serve `model` with `adapters` registered; yields when it is ready, ends it on the way out."""
+def serving(model: Path, adapters: dict[str, Path], checkout: Path = ROOT, /, **settings: object) -> Iterator[Serving]:
+    """Serve `model` with `adapters` by the code of `checkout`; yields when it is ready, ends it on the way out."""
     with tempfile.TemporaryDirectory(prefix="loraplex-bench-") as folder:
         server = Server("127.0.0.1", _free_port(), f"lp-bench-{secrets.token_hex(24)}")
         environment = os.environ | {
@@ -36,13 +36,16 @@ def serving(model: Path, adapters: dict[str, Path], **settings: object) -> Itera
             "LORAPLEX_PORT": str(server.port),
             "LORAPLEX_API_KEY": server.key,
             "LORAPLEX_LOG_LEVEL": "warning",
+            "PYTHONPATH": str(checkout / "src"),
             **{f"LORAPLEX_{name.upper()}": str(value) for name, value in settings.items()},
         }
         command = [sys.executable, "-m", "loraplex"]
         if adapters:
             named = [f"{name}={source}" for name, source in adapters.items()]
-            subprocess.run([sys.executable, "-m", "benchmarks.register", *named], env=environment, check=True, cwd=ROOT)
-        process = subprocess.Popen([*command, "serve"], env=environment, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [sys.executable, "-m", "benchmarks.register", *named], env=environment, check=True, cwd=checkout
+            )
+        process = subprocess.Popen([*command, "serve"], env=environment, cwd=checkout, stdout=subprocess.DEVNULL)
         try:
             _wait_until_ready(process, server)
             yield Serving(server.host, server.port, server.key, process.pid)
