@@ -18,6 +18,8 @@ import loraplex
 from loraplex.engine.ipc.client import EngineStartError, EngineUnavailable
 
 from .admin import routes as pages
+from .anthropic.errors import MESSAGES, messages_error
+from .anthropic.routes import routers as anthropic_routers
 from .api.routes import routers as api_routers
 from .endpoints.authentication import access_table, guard
 from .http.database_errors import database_handlers
@@ -51,6 +53,7 @@ def create_app(state: State) -> FastAPI:
                 page_of_crash=pages.page_of_crash,
                 log_probes=state.settings.log_probes,
                 on_answer=partial(note_refusal, state.metrics.log),
+                error_forms={MESSAGES: messages_error},
             ),
             Middleware(RejectWhileStopping, stopping=state.stopping, page_of=page_of),
             Middleware(BodyLimit, limit_of=_limit_of(state), page_of=page_of),
@@ -62,7 +65,7 @@ def create_app(state: State) -> FastAPI:
     app.state.loraplex = state
     state.metrics.registry.register(EngineCollector(state.engine, state.registry.snapshots, state.base.name))
     state.metrics.registry.register(RouteCollector(state.tallies))
-    for router in (*openai_routers, *api_routers, *pages.routers):
+    for router in (*openai_routers, *anthropic_routers, *api_routers, *pages.routers):
         app.include_router(router)
     _add_documents(app, state.settings.root_path)
     app.state.access = access_table(app)

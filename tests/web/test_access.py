@@ -28,6 +28,8 @@ API = {
     "POST /v1/chat/completions": INFERENCE,
     "POST /v1/completions": INFERENCE,
     "POST /v1/responses": INFERENCE,
+    "POST /v1/messages": INFERENCE,
+    "POST /v1/messages/count_tokens": INFERENCE,
     "GET /v1/models": INFERENCE,
     "GET /v1/models/{name:path}": INFERENCE,
     "POST /tokenize": INFERENCE,

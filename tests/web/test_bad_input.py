@@ -355,7 +355,7 @@ async def test_wrong_paths_and_methods(client: httpx.AsyncClient, method: str, p
     [
         ("/v1/responses/resp_1/cancel", "are not stored"),
         ("/v1/embeddings", "not embeddings"),
-        ("/v1/messages", "Send POST /v1/chat/completions instead."),
+        ("/api/chat", "Send POST /v1/chat/completions instead."),
         ("/api/generate", "Send POST /v1/completions instead."),
         ("/v1/v1/chat/completions", "a base URL that already has it"),
         ("/chat/completions", "The API is under /v1"),

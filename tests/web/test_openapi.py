@@ -5,6 +5,7 @@ import httpx
 import msgspec
 import pytest
 
+from loraplex.web.anthropic.schemas import MessagesRequest
 from loraplex.web.openai.responses.schemas import ResponsesRequest
 from loraplex.web.openai.schemas import ChatRequest, CompletionRequest
 
@@ -14,6 +15,8 @@ PATHS = {
     "/v1/chat/completions": "post",
     "/v1/completions": "post",
     "/v1/responses": "post",
+    "/v1/messages": "post",
+    "/v1/messages/count_tokens": "post",
     "/v1/models": "get",
     "/v1/models/{name}": "get",
     "/tokenize": "post",
@@ -65,6 +68,7 @@ async def test_the_management_api_has_a_document_of_its_own(client: httpx.AsyncC
         ("/v1/chat/completions", ChatRequest),
         ("/v1/completions", CompletionRequest),
         ("/v1/responses", ResponsesRequest),
+        ("/v1/messages", MessagesRequest),
     ],
 )
 async def test_bodies_are_those_that_are_checked(

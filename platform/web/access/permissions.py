@@ -53,6 +53,8 @@ INFERENCE_ROUTES: Final = frozenset(
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
         "/v1/models",
         "/v1/models/{name:path}",
         "/tokenize",

@@ -20,7 +20,6 @@ REFUSAL = "refusal"
 CHAT = "Send POST /v1/chat/completions instead"
 INSTEAD = {
     "/v1/responses": "Responses of POST /v1/responses are not stored, so there is nothing to fetch, cancel or delete",
-    "/v1/messages": CHAT,
     "/api/chat": CHAT,
     "/api/generate": "Send POST /v1/completions instead",
     "/v1/embeddings": "The models on this server generate text, not embeddings",
@@ -30,6 +29,10 @@ INSTEAD = {
 
 PageOf = Callable[[Scope, "ApiError"], Response | None]
 """What a browser is told instead of JSON; None: JSON."""
+ErrorForm = Callable[["ApiError", str], Response]
+"""How an API tells of an error; the text is the request's id."""
+FORM = "error_form"
+"""In a request's state: the ErrorForm of its API, where that is not OpenAI's."""
 
 
 class ApiError(Exception):
@@ -120,10 +123,17 @@ def refusal_of(scope: Scope) -> ApiError | None:
     return error
 
 
+def response_of(error: ApiError, scope: Scope) -> Response:
+    """In the form of the API that was asked."""
+    state = scope.get("state", {})
+    form: ErrorForm | None = state.get(FORM)
+    return error.response() if form is None else form(error, state["request_id"])
+
+
 def answer_of(error: ApiError, scope: Scope, page_of: PageOf) -> Response:
     """The page that a browser gets, else JSON."""
     note(scope, error)
-    return page_of(scope, error) or error.response()
+    return page_of(scope, error) or response_of(error, scope)
 
 
 async def answer_api_error(request: Request, error: Exception) -> Response:
@@ -132,7 +142,7 @@ async def answer_api_error(request: Request, error: Exception) -> Response:
     note(request.scope, error)
     if error.status == 401 and request.method == "GET" and "text/html" in request.headers.get("accept", ""):
         return RedirectResponse(request.scope.get("root_path", "") + LOGIN_PATH, 303)
-    return error.response()
+    return response_of(error, request.scope)
 
 
 async def answer_http_exception(request: Request, error: Exception) -> Response:
@@ -144,7 +154,8 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
         405: f"{request.method} is not allowed on {request.url.path}.",
     }
     message = messages.get(error.status_code, str(error.detail))
-    return ApiError(error.status_code, message, code="unknown_url", headers=error.headers).response()
+    told = ApiError(error.status_code, message, code="unknown_url", headers=error.headers)
+    return response_of(told, request.scope)
 
 
 def _where(path: str) -> str:
@@ -162,7 +173,7 @@ def _where(path: str) -> str:
 async def answer_validation_error(request: Request, error: Exception) -> Response:
     """A parameter of the path or the query that the framework has checked."""
     assert isinstance(error, RequestValidationError)
-    return from_validation(error).response()
+    return response_of(from_validation(error), request.scope)
 
 
 def from_validation(error: RequestValidationError) -> ApiError:

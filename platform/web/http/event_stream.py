@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .errors import ApiError, note
+from .errors import ApiError, note, response_of
 
 PING: Final = b": ping\n\n"
 DONE: Final = b"data: [DONE]\n\n"
@@ -41,7 +41,8 @@ class EventStream(Response):
     """`events` are encoded events; an ApiError before the first becomes the HTTP status, a later one is told by
     `ending`, whose bytes are the last.
 
-    `late_headers` are read when the answer begins, so that the events' maker may still fill them in.
+    `late_headers` are read when the answer begins, so that the events' maker may still fill them in. `ping` is what
+    long silences are filled with.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class EventStream(Response):
         headers: Mapping[str, str] | None = None,
         late_headers: Mapping[str, str] | None = None,
         ending: Callable[[ApiError | None], bytes] = ended,
+        ping: bytes = PING,
     ) -> None:
         super().__init__(headers={**HEADERS, **(headers or {})})
         del self.headers["content-length"]
@@ -58,6 +60,7 @@ class EventStream(Response):
         self._late_headers = {} if late_headers is None else late_headers
         self._ping_seconds = ping_seconds
         self._ending = ending
+        self._ping = ping
         self._opened = False
         self._last_sent = time.monotonic()
 
@@ -74,7 +77,7 @@ class EventStream(Response):
         error = await self._send_events(send)
         if error is not None and not self._opened:
             note(scope, error)
-            await error.response()(scope, receive, send)
+            await response_of(error, scope)(scope, receive, send)
             return
         await self._write(send, self._ending(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -93,13 +96,13 @@ class EventStream(Response):
         return None
 
     async def _watch(self, receive: Receive, send: Send) -> None:
-        """Return when the client has gone; meanwhile send a comment into every long silence."""
+        """Return when the client has gone; meanwhile send a ping into every long silence."""
         while True:
             try:
                 message = await asyncio.wait_for(receive(), self._ping_seconds)
             except TimeoutError:
                 if time.monotonic() - self._last_sent >= self._ping_seconds * 0.9:
-                    await self._write(send, PING)
+                    await self._write(send, self._ping)
                 continue
             if message["type"] == "http.disconnect":
                 return

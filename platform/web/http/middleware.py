@@ -6,13 +6,13 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import PageOf, answer_of, crashed, overloaded
+from .errors import FORM, ErrorForm, PageOf, answer_of, crashed, overloaded, response_of
 
 REQUEST_ID: Final = re.compile(rb"[\w.:/+=-]{1,128}", re.ASCII)
 POLICY: Final = (
@@ -38,13 +38,15 @@ class RequestContext:
         page_of_crash: Callable[[Scope], Response | None],
         log_probes: bool,
         on_answer: Callable[[Scope, int, float], None],
+        error_forms: Mapping[str, ErrorForm],
     ) -> None:
         """`page_of_crash`: what a browser is told of a fault of ours; None: JSON. `on_answer` hears of each request
-        its status, 0 where none was sent, and its seconds."""
+        its status, 0 where none was sent, and its seconds. `error_forms`: by the path that an API is at or below."""
         self._app = app
         self._page_of_crash = page_of_crash
         self._log_probes = log_probes
         self._on_answer = on_answer
+        self._error_forms = error_forms
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -52,6 +54,9 @@ class RequestContext:
             return
         request_id = _request_id(scope)
         scope.setdefault("state", {})["request_id"] = request_id
+        form = self._error_form(path_of(scope))
+        if form is not None:
+            scope["state"][FORM] = form
         started, status = time.perf_counter(), 0
 
         async def send_with_headers(message: Message) -> None:
@@ -67,13 +72,17 @@ class RequestContext:
             access.exception("a fault of ours, id=%s", request_id)
             if status:
                 raise
-            answer = self._page_of_crash(scope) or crashed(request_id).response()
+            answer = self._page_of_crash(scope) or response_of(crashed(request_id), scope)
             await answer(scope, receive, send_with_headers)
         finally:
             seconds = time.perf_counter() - started
             line = (scope["method"], ascii(scope["path"]), status, seconds, request_id)
             access.log(self._level(scope), "%s %s %s %.3fs id=%s", *line)
             self._on_answer(scope, status, seconds)
+
+    def _error_form(self, path: str) -> ErrorForm | None:
+        forms = self._error_forms.items()
+        return next((form for begin, form in forms if path == begin or path.startswith(f"{begin}/")), None)
 
     def _level(self, scope: Scope) -> int:
         """Probes and scrapes come every few seconds, whatever they are told: what is wrong has a line of its own."""
@@ -98,8 +107,13 @@ class RejectWhileStopping:
 
 
 def _is_probe(scope: Scope) -> bool:
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    return scope["method"] in ("GET", "HEAD") and path in PROBES
+    return scope["method"] in ("GET", "HEAD") and path_of(scope) in PROBES
+
+
+def path_of(scope: Scope) -> str:
+    """Without what a proxy has put before it."""
+    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+    return path
 
 
 def _request_id(scope: Scope) -> str:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from ..access.caller import Caller
 from ..http.errors import ApiError
-from ..http.event_stream import EventStream, while_connected
+from ..http.event_stream import PING, EventStream, while_connected
 from ..http.off_loop import off_loop
 from ..observability.refusal_log import RAN
 from .call import Call
@@ -25,15 +25,15 @@ LOGPROB_CHARS: Final = 4
 
 
 async def answer(
-    request: Request, inference: Inference, caller: Caller, call: Call, headers: dict[str, str]
+    request: Request, inference: Inference, caller: Caller, call: Call, headers: dict[str, str], ping: bytes = PING
 ) -> Response:
-    """`headers`: of the response, beside those that say what is left and which versions answer."""
+    """`headers`: of the response, beside those that say what is left and which versions answer. `ping`: of a stream."""
     late_headers = dict[str, str]()
     begun = _begun(request, inference, caller, call, late_headers)
     if call.fields.stream:
         stream = _Stream(begun, call)
         ping_seconds = inference.settings.ping_seconds
-        return EventStream(stream.events(), ping_seconds, headers, late_headers, ending=stream.ending)
+        return EventStream(stream.events(), ping_seconds, headers, late_headers, stream.ending, ping)
     document = await while_connected(request, _document(begun))
     return Response(document, media_type="application/json", headers=headers | late_headers)
 

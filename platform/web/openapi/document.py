@@ -17,8 +17,8 @@ import loraplex
 
 from ..access.permissions import PUBLIC, SAFE_METHODS, access_of
 from ..access.sessions import COOKIE
-from .operation import BYTES, JSON, Answer, Header, Operation
-from .refusals import error_schema, refusal
+from .operation import ANTHROPIC, BYTES, JSON, Answer, ErrorAnswer, Header, Operation
+from .refusals import error_schema, messages_error_schema, refusal
 
 REFERENCE: Final = "#/components/schemas/{name}"
 CREDENTIALS: Final = {
@@ -61,14 +61,18 @@ def openapi_document(
     for path, methods in document["paths"].items():
         for method, described in methods.items():
             described.setdefault("parameters", []).extend(map(dict, everywhere))
-            _describe(described, operations[f"{method.upper()} {path}"], known, in_path)
-            _demand(described, path, method.upper())
+            operation = operations[f"{method.upper()} {path}"]
+            _describe(described, operation, known, in_path)
+            _demand(described, path, method.upper(), operation.errors)
     for component in components.values():
         component["description"] = inspect.cleandoc(component.get("description", ""))
     for body in {body for operation in operations.values() for body in operation.body}:
         _let_null_mean_absent(components[body.__name__])
+    errors = {"Error": error_schema(components)}
+    if any(operation.errors is ANTHROPIC for operation in operations.values()):
+        errors[ANTHROPIC.schema] = messages_error_schema()
     document["components"] = {
-        "schemas": {**components, "Error": error_schema(components)},
+        "schemas": {**components, **errors},
         "securitySchemes": CREDENTIALS,
     }
     return document
@@ -104,17 +108,19 @@ def _describe(
     answered = {status: _response(answer, known) for status, answer in operation.answers.items()}
     for status in answered.keys() & refusals - set(ANYWHERE):
         _let_be_an_error(answered[status])
-    responses = {status: refusal(status) for status in refusals} | answered
+    own = operation.errors.statuses
+    refused = {own.get(status, status): refusal(status, operation.errors) for status in refusals}
+    responses = refused | answered
     described["responses"] = {str(status): responses[status] for status in sorted(responses)}
 
 
-def _demand(described: dict[str, Any], path: str, method: str) -> None:
+def _demand(described: dict[str, Any], path: str, method: str, errors: ErrorAnswer) -> None:
     """The credentials of one operation, and what is said to who lacks them."""
     safe = method in SAFE_METHODS
     if access_of(path, safe) == PUBLIC:
         return
     described["security"] = [{"key": []}, {"session": []} if safe else {"session": [], "csrf": []}]
-    described["responses"] |= {str(status): refusal(status) for status in WITH_CREDENTIAL}
+    described["responses"] |= {str(status): refusal(status, errors) for status in WITH_CREDENTIAL}
 
 
 def _header(header: Header) -> dict[str, Any]:

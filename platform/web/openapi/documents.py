@@ -3,6 +3,7 @@
 from functools import cache
 from typing import Any, Final
 
+from ..anthropic.routes import routers as anthropic_routers
 from ..api.fields import IN_PATH
 from ..api.routes import routers as admin_routers
 from ..endpoints.authentication import TENANT
@@ -23,8 +24,8 @@ TENANT_QUERY: Final = {
 @cache
 def public_document(root_path: str) -> dict[str, Any]:
     """Of the OpenAI API."""
-    words = "The OpenAI API over one base model and its adapters: `model` names an adapter or the base."
-    return openapi_document("loraplex", words, public_routers, PUBLIC, {}, root_path)
+    words = "OpenAI's and Anthropic's API over one base model and its adapters: `model` names an adapter or the base."
+    return openapi_document("loraplex", words, (*public_routers, *anthropic_routers), PUBLIC, {}, root_path)
 
 
 @cache

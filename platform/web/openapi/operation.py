@@ -30,10 +30,22 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """How an API tells of errors. `schema`: of the body; `statuses`: its own ones by ours."""
+
+    schema: str
+    statuses: Mapping[int, int] = field(default_factory=dict)
+
+
+OPENAI: Final = ErrorAnswer("Error")
+ANTHROPIC: Final = ErrorAnswer("MessagesError", {503: 529})
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """`body`: the struct that a JSON body is converted to, or one of several; `raw`: the body is a file's bytes.
 
-    `refusals`: statuses beside those that follow from credentials, parameters and the body.
+    `refusals`: statuses beside those that follow from credentials, parameters and the body; `errors`: their form.
     """
 
     answers: Mapping[int, Answer]
@@ -41,6 +53,7 @@ class Operation:
     raw: bool = False
     refusals: tuple[int, ...] = ()
     headers: tuple[Header, ...] = ()
+    errors: ErrorAnswer = OPENAI
 
 
 def answers(content: Any, status: int = 200) -> dict[int, Answer]:

@@ -2,9 +2,11 @@
 
 from typing import Final
 
+from ..anthropic.schemas import MessagesPrompt, MessagesRequest
 from ..openai.responses.schemas import ResponsesRequest
 from ..openai.schemas import ChatRequest, CompletionRequest, Detokenize, TokenizeChat, TokenizeText
-from .operation import JSON, Answer, Operation, answers
+from .message_answers import MessageAnswer, TokenCount
+from .operation import ANTHROPIC, JSON, Answer, Operation, answers
 from .public_answers import (
     ChatAnswer,
     CompletionAnswer,
@@ -33,6 +35,12 @@ OPERATIONS: Final = {
     ),
     "POST /v1/responses": Operation(
         {200: Answer({JSON: ResponseAnswer, EVENTS: str})}, (ResponsesRequest,), refusals=(404, 429)
+    ),
+    "POST /v1/messages": Operation(
+        {200: Answer({JSON: MessageAnswer, EVENTS: str})}, (MessagesRequest,), refusals=(404, 429), errors=ANTHROPIC
+    ),
+    "POST /v1/messages/count_tokens": Operation(
+        answers(TokenCount), (MessagesPrompt,), refusals=(404,), errors=ANTHROPIC
     ),
     "GET /v1/models": Operation(answers(ModelList)),
     "GET /v1/models/{name}": Operation(answers(Model)),

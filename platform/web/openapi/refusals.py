@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .operation import JSON
+from .operation import JSON, OPENAI, ErrorAnswer
 
 FIELDS: Final = {
     "message": {"type": "string", "description": "What is wrong, why, and what to do"},
@@ -28,12 +28,14 @@ WORDS: Final = {
     502: "An upstream server did not answer properly",
     503: "Not now: the same request may succeed later",
     507: "The server's disk is full",
+    529: "Not now: the same request may succeed later",
 }
 RETRY_AFTER: Final = {"description": "Seconds", "schema": {"type": "string", "pattern": "^[0-9]+$"}}
 HEADERS: Final[dict[int, dict[str, Any]]] = {
     401: {"www-authenticate": {"required": True, "schema": {"type": "string"}}},
     429: {"retry-after": RETRY_AFTER},
     503: {"retry-after": {"required": True, **RETRY_AFTER}},
+    529: {"retry-after": {"required": True, **RETRY_AFTER}},
 }
 
 
@@ -45,10 +47,24 @@ def error_schema(components: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "required": ["error"], "properties": properties, "additionalProperties": False}
 
 
-def refusal(status: int) -> dict[str, Any]:
-    """The response object of one status."""
+def messages_error_schema() -> dict[str, Any]:
+    """The body of errors of the Messages API."""
+    text = {"type": "string"}
+    error = {
+        "type": "object",
+        "required": ["type", "message"],
+        "properties": {"type": text, "message": FIELDS["message"]},
+        "additionalProperties": False,
+    }
+    properties = {"type": {"const": "error"}, "error": error, "request_id": text}
+    return {"type": "object", "required": list(properties), "properties": properties, "additionalProperties": False}
+
+
+def refusal(status: int, errors: ErrorAnswer = OPENAI) -> dict[str, Any]:
+    """The response object of one status, ours."""
+    status = errors.statuses.get(status, status)
     response: dict[str, Any] = {
         "description": WORDS[status],
-        "content": {JSON: {"schema": {"$ref": "#/components/schemas/Error"}}},
+        "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{errors.schema}"}}},
     }
     return response | ({"headers": HEADERS[status]} if status in HEADERS else {})

@@ -9,6 +9,7 @@ from ...http.errors import ApiError
 from ..response_format import JsonObjectFormat, JsonSchema, JsonSchemaFormat, ResponseFormat, TextFormat
 from ..schemas import ChatRequest, SamplingFields
 from ..tools.tools import FunctionDefinition, FunctionName, NamedTool, Tool, ToolChoice
+from ..translated.refusals import in_terms_of
 from .conversation import Conversation
 from .schemas import FunctionTool, NamedFunction, ResponsesRequest, SchemaFormat
 
@@ -50,16 +51,7 @@ def explain_refusal(error: ApiError, conversation: Conversation) -> ApiError:
             text = re.sub(rf"\b{name}\b", word, text)
         return text
 
-    param = None if error.param is None else said(error.param)
-    return ApiError(
-        error.status,
-        said(error.message),
-        param=param,
-        code=error.code,
-        type=error.type,
-        headers=error.headers,
-        extra=error.extra,
-    )
+    return in_terms_of(error, said)
 
 
 def _tool(tool: FunctionTool) -> Tool:

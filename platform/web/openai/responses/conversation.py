@@ -1,33 +1,21 @@
 """Conversation: the items of an input as messages of a chat, each with the name that the request has for it."""
 
-import re
-from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from ...http.errors import ApiError, invalid
 from ..schemas import ChatMessage, ContentPart
 from ..tools.tools import CalledFunction, ToolCall
+from ..translated.message_places import MessagePlaces
 from .schemas import Item, Part, ResponsesRequest
 
 ROLES: Final = ("user", "assistant", "system", "developer")
 TEXTS: Final = frozenset({"input_text", "output_text", "text", "reasoning_text"})
-IN_MESSAGES: Final = re.compile(r"messages\[(\d+)\](?:\.(content)|\.tool_calls(?:\[(\d+)\](?:\.function)?)?)?")
-
-
-@dataclass(slots=True)
-class MessageSource:
-    """Where in the request a message comes from: its text, and its calls."""
-
-    item: str
-    text: str
-    calls: list[str] = field(default_factory=list)
 
 
 class Conversation:
     def __init__(self, fields: ResponsesRequest) -> None:
         """Raises ApiError that names the item at fault."""
-        self.messages: list[ChatMessage] = []
-        self._places: list[MessageSource] = []
+        self._told = MessagePlaces()
         self._reasoning = ""
         """Of the assistant's message that follows."""
         self._called = set[str]()
@@ -39,17 +27,15 @@ class Conversation:
         for number, item in enumerate(fields.input):
             self._read(item, f"input[{number}]")
 
+    @property
+    def messages(self) -> list[ChatMessage]:
+        return self._told.messages
+
     def with_input_paths(self, text: str) -> str:
         """What is said of messages, in terms of the items."""
         if text.partition(" ")[0] == "messages":
             return "input" + text.removeprefix("messages")
-        return IN_MESSAGES.sub(self._place_of, text)
-
-    def _place_of(self, found: re.Match[str]) -> str:
-        place, in_calls = self._places[int(found[1])], "tool_calls" in found[0]
-        if in_calls:
-            return place.calls[int(found[3] or 0)]
-        return place.text if found[2] else place.item
+        return self._told.in_its_terms(text)
 
     def _read(self, item: Item, path: str) -> None:
         match item.type or "message":
@@ -82,9 +68,8 @@ class Conversation:
             _refuse_missing(f"{path}.{'name' if item.name is None else 'arguments'}", "a string")
         if not self.messages or self.messages[-1].role != "assistant":
             self._say("assistant", None, path, "")
-        calls = self.messages[-1].tool_calls = self.messages[-1].tool_calls or []
-        calls.append(ToolCall(id=item.call_id, function=CalledFunction(name=item.name, arguments=item.arguments)))
-        self._places[-1].calls.append(path)
+        function = CalledFunction(name=item.name, arguments=item.arguments)
+        self._told.call(ToolCall(id=item.call_id, function=function), path)
         self._called.add(item.call_id)
 
     def _read_output(self, item: Item, path: str) -> None:
@@ -97,12 +82,10 @@ class Conversation:
         self.messages[-1].tool_call_id = item.call_id
 
     def _say(self, role: str, content: str | list[ContentPart] | None, path: str, member: str) -> None:
-        message = ChatMessage(role=role, content=content)
+        message = self._told.say(role, content, path, member)
         if role == "assistant" and self._reasoning:
             message.reasoning_content = self._reasoning
         self._reasoning = ""
-        self.messages.append(message)
-        self._places.append(MessageSource(path, path + member))
 
 
 def _texts(content: str | list[Part], path: str) -> str | list[ContentPart]:
