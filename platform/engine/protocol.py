@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from .pooling.vectors import ModelPooling, Pooling
 from .sampling_params import SamplingParams
 
 MAX_ADAPTERS: Final = 8
@@ -89,6 +90,8 @@ class GenerateRequest(Message, kw_only=True):
     """Lower runs earlier, among the requests of one tenant."""
     bad_words: list[list[int]] = []
     """Token sequences that must not be put out: those of `params.bad_words`."""
+    pooling: Pooling | None = None
+    """Instead of a text, one vector of the prompt is asked for; `params` are the defaults and mean nothing."""
     added_tokens: list[AddedToken] = []
     """Of a structured output's tokenizer, beyond those of the checkpoint's."""
 
@@ -215,6 +218,9 @@ class EngineInfo(Message, kw_only=True):
     max_loaded_adapters: int
     num_threads: int
     load_seconds: float
+    pooling: ModelPooling | None = None
+    """How its embeddings are made; None: it makes none, for the reason `pooling_refusal`."""
+    pooling_refusal: str = ""
     quantization: str = ""
     """Of the checkpoint's weights, in words; empty for floats."""
     device_memory: DeviceMemory | None = None
@@ -230,6 +236,8 @@ class Tokens(Message, kw_only=True):
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None
     """On the first message of choice 0 when asked for; the first entry is None."""
+    pooled: bytes | None = None
+    """On the last message of a request with `pooling`: its vector, as of `pooling/vectors.py: to_wire`."""
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
     """The stop token id that ended the choice, unless it was an end-of-sequence token."""

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from loraplex.engine.offline.llm_engine import LLMEngine
     from loraplex.engine.offline.lora_request import LoRARequest
     from loraplex.engine.offline.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+    from loraplex.engine.offline.pooling.outputs import (
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        PoolingOutput,
+        PoolingRequestOutput,
+    )
+    from loraplex.engine.offline.pooling.params import PoolingParams
     from loraplex.engine.offline.request_id import random_uuid
     from loraplex.engine.sampling_params import RequestOutputKind, SamplingParams
     from loraplex.engine.structured_outputs import StructuredOutputs as StructuredOutputsParams
@@ -31,11 +38,16 @@ __all__ = [
     "AsyncLLM",
     "AsyncLLMEngine",
     "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "EngineArgs",
     "EngineDeadError",
     "LLMEngine",
     "LoRARequest",
     "Logprob",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "RequestMetrics",
     "RequestOutput",
     "RequestOutputKind",
@@ -52,11 +64,16 @@ _PLACES = {
     "EngineDeadError": ("offline.async_llm", "EngineDeadError"),
     "random_uuid": ("offline.request_id", "random_uuid"),
     "CompletionOutput": ("offline.outputs", "CompletionOutput"),
+    "EmbeddingOutput": ("offline.pooling.outputs", "EmbeddingOutput"),
+    "EmbeddingRequestOutput": ("offline.pooling.outputs", "EmbeddingRequestOutput"),
     "EngineArgs": ("offline.arguments", "EngineArgs"),
     "LLM": ("offline.llm", "LLM"),
     "LLMEngine": ("offline.llm_engine", "LLMEngine"),
     "LoRARequest": ("offline.lora_request", "LoRARequest"),
     "Logprob": ("offline.outputs", "Logprob"),
+    "PoolingOutput": ("offline.pooling.outputs", "PoolingOutput"),
+    "PoolingParams": ("offline.pooling.params", "PoolingParams"),
+    "PoolingRequestOutput": ("offline.pooling.outputs", "PoolingRequestOutput"),
     "RequestMetrics": ("offline.outputs", "RequestMetrics"),
     "RequestOutput": ("offline.outputs", "RequestOutput"),
     "RequestOutputKind": ("sampling_params", "RequestOutputKind"),

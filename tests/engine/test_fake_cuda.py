@@ -20,6 +20,7 @@ from tests.checkpoints import make_adapter, make_checkpoint
 from .cuda_double import pretend_cuda
 from .cuda_engine import TINY, open_llm
 from .fake_cuda import fake_cuda
+from .pooling.modules_file import write_modules
 
 if torch.backends.cuda.is_built():
     pytest.skip("made for a torch without CUDA; what is asked once of a device would stay", allow_module_level=True)
@@ -53,6 +54,16 @@ def test_no_operation_mixes_host_and_device_or_waits(
 ) -> None:
     with fake_cuda(monkeypatch):
         assert say(base, tmp_path, dtype="bfloat16", **settings) == [4] * 4
+
+
+@pytest.mark.parametrize("mode", ["mean_tokens", "lasttoken", "cls_token"])
+def test_nor_does_an_embedding(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = make_checkpoint(tmp_path / "base", "qwen2", num_hidden_layers=2, **TINY)
+    write_modules(base, mode)
+    norms = make_adapter(tmp_path / "one", base, rank=8, seed=1, modules_to_save=["norm"])
+    with fake_cuda(monkeypatch), open_llm(base, {"one": norms}, dtype="bfloat16") as llm:
+        outputs = llm.embed([*PROMPTS, [5] * 60], adapter=[None, "one", None, "one", "one"], use_tqdm=False)
+    assert [output.outputs.hidden_size for output in outputs] == [TINY["hidden_size"]] * 5
 
 
 @pytest.mark.parametrize("quantization", ["int4", "fp8"])

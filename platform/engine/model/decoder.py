@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from .fused import FusedDecoder
 
 
+Ends = tuple[torch.Tensor, torch.Tensor]
+"""x and residual [T, C]: what the last layer gave, and what it is to be added to."""
+
+
 @dataclass(slots=True)
 class Decoder:
     embedding: torch.Tensor
@@ -35,11 +39,16 @@ class Decoder:
 
     def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """Logits [R, V] float32 of the batch's sample_rows; writes keys and values of all its tokens to `cache`."""
-        if self.fused is not None:
-            return self.fused.forward(batch, cache)
-        return self.end(*self.compute(batch, cache), batch)
+        return self.forward_with_ends(batch, cache)[0]
 
-    def compute(self, batch: Batch, cache: AttentionBackend) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward_with_ends(self, batch: Batch, cache: AttentionBackend) -> tuple[torch.Tensor, Ends]:
+        """As `forward`, with what `hidden` takes, good until the next step."""
+        if self.fused is not None:
+            return self.fused.forward(batch, cache), self.fused.ends()
+        ends = self.compute(batch, cache)
+        return self.end(*ends, batch), ends
+
+    def compute(self, batch: Batch, cache: AttentionBackend) -> Ends:
         """What the last layer gives, x and residual [T, C], for `end`, which can be asked for some rows at a time."""
         x = self.begin(batch)
         residual = torch.zeros_like(x)
@@ -61,13 +70,19 @@ class Decoder:
     def _base_logits(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The base's logits and what they are computed of, in which norms are the adapters' already."""
         rows = batch.sample_rows
-        x, residual = x[rows], residual[rows]
         if not len(rows):
-            return torch.empty(0, self.embedding.shape[0], device=x.device), x
+            return torch.empty(0, self.embedding.shape[0], device=x.device), x[rows]
+        x = self.hidden(x, residual, rows, batch)
+        return self.operations.widen_logits(self.head.apply(x), batch.lora), x
+
+    def hidden(self, x: torch.Tensor, residual: torch.Tensor, rows: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """What the last layer gave, x and residual [T, C], after the last norm: [R, C] of the tokens `rows` [R], at
+        least one. Changes neither."""
+        x, residual = x[rows], residual[rows]
         x = self.norm.apply_to_sum(x, residual)
         if batch.lora is not None and "norm" in batch.lora.changed:
             x = self.operations.replace_norms(x, residual, rows, batch.lora, 0, "norm", self.norm.eps)
-        return self.operations.widen_logits(self.head.apply(x), batch.lora), x
+        return x
 
     def weight_bytes(self) -> int:
         linears = [

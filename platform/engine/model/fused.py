@@ -54,6 +54,11 @@ class FusedDecoder:
         logits, hidden = self._base_logits(batch, cache)
         return adapt_logits(logits, hidden, batch.sample_rows, batch.lora)
 
+    def ends(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of the last step, as of Decoder.compute, good until the next one."""
+        assert self.rooms is not None, "no step yet"
+        return torch.from_numpy(self.rooms.x), torch.from_numpy(self.rooms.residual)
+
     def _base_logits(self, batch: Batch, cache: AttentionBackend) -> tuple[torch.Tensor, torch.Tensor]:
         """The base's logits [R, V] and what they are computed of [R, C], good until the next step."""
         assert cache is self.cache

@@ -51,8 +51,9 @@ ONLY: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
     "revision": ((None, "main"), "download the revision, and give its folder"),
     "tokenizer_revision": ((None, "main"), "download the revision, and give its folder"),
     "skip_tokenizer_init": ((False, None), "the tokenizer is read in any case, for stop strings"),
-    "task": ((None, "auto", "generate"), "models generate text; there are no pooling models"),
-    "runner": ((None, "auto", "generate"), "models generate text; there are no pooling models"),
+    "task": ((None, "auto", "generate", "embed"), "a model generates text and makes embeddings"),
+    "runner": ((None, "auto", "generate", "pooling"), "a model generates text and makes embeddings"),
+    "convert": ((None, "auto", "none", "embed"), "a model generates text and makes embeddings"),
     "speculative_config": ((None,), "there is no speculation"),
     "hf_overrides": ((None, {}), "change config.json in the model's folder"),
 }

@@ -1,16 +1,16 @@
 """AsyncLLM: the engine in a process of its own, for programs of asyncio. Text in, text out, with vLLM's names."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from ..config import EngineConfig
 from ..ipc.client import EngineClient, EngineStartError, EngineUnavailable, RequestRejected
-from ..protocol import EngineInfo
+from ..protocol import EngineInfo, Tokens
 from ..sampling_params import SamplingParams
 from ..text.tokenizer import Tokenizer
 from .adapter_book import AdapterBook
@@ -19,6 +19,9 @@ from .chat import Message, chat_prompts, transformers_tokenizer
 from .collector import Collector
 from .lora_request import LoRARequest
 from .outputs import RequestOutput
+from .pooling.collector import PooledCollector
+from .pooling.outputs import PoolingRequestOutput
+from .pooling.params import EMBED, PoolingParams, wanted_pooling
 from .prompts import Adapter, Prompt
 from .requests import RequestMaker
 
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 LONG_TEXT: Final = 16 << 10
 """Characters whose tokens are computed on a thread."""
+
+
+Value = TypeVar("Value")
 
 
 class EngineDeadError(RuntimeError):
@@ -47,7 +53,7 @@ class AsyncLLM:
         self._requests: RequestMaker | None = None
         self._starting = asyncio.Lock()
         self._learning = asyncio.Lock()
-        self._live: dict[str, Collector] = {}
+        self._live: dict[str, Collector | PooledCollector] = {}
         self._closed = False
 
     @classmethod
@@ -88,21 +94,35 @@ class AsyncLLM:
         ValueError for what is wrong with the request, and for an id that is in use. EngineDeadError, possibly after
         some outputs, when the engine's process ends.
         """
-        requests = await self._started()
-        if request_id in self._live:
-            raise ValueError(f"a request {request_id!r} is running; give each request an id of its own")
-        await self._learn(lora_request)
-        is_long = isinstance(prompt, str) and len(prompt) > LONG_TEXT
-        arguments = (request_id, prompt, sampling_params, lora_request or adapter, priority)
-        collector = await asyncio.to_thread(requests.make, *arguments) if is_long else requests.make(*arguments)
-        if self._live.setdefault(request_id, collector) is not collector:
-            raise ValueError(f"a request {request_id!r} is running; give each request an id of its own")
-        try:
+        make = (await self._prepared(request_id, lora_request)).make
+        collector = await _made(prompt, make, request_id, prompt, sampling_params, lora_request or adapter, priority)
+        with self._living(collector):
             async with aclosing(self._run(collector)) as outputs:
                 async for output in outputs:
                     yield output
-        finally:
-            del self._live[request_id]
+
+    async def encode(
+        self,
+        prompt: Prompt,
+        pooling_params: PoolingParams,
+        request_id: str,
+        *,
+        lora_request: LoRARequest | None = None,
+        adapter: Adapter | None = None,
+        priority: int = 0,
+    ) -> AsyncGenerator[PoolingRequestOutput, None]:
+        """The prompt's vector, once. Without a task in `pooling_params` it is an embedding. Errors as generate()."""
+        requests, info = await self._prepared(request_id, lora_request), self._client.info
+        assert info is not None, "it has started"
+        pooling = wanted_pooling(pooling_params.task or EMBED, pooling_params, info.pooling, info.pooling_refusal)
+        most = pooling_params.truncate_prompt_tokens
+        arguments = (request_id, prompt, pooling, most, lora_request or adapter, priority)
+        collector = await _made(prompt, requests.make_pooled, *arguments)
+        with self._living(collector):
+            async with aclosing(self._messages(collector)) as messages:
+                async for message in messages:
+                    collector.take(message)
+            yield collector.output()
 
     async def chat(
         self,
@@ -204,19 +224,50 @@ class AsyncLLM:
             if spec is not None:
                 await self._client.register_adapter(spec)
 
-    async def _run(self, collector: Collector) -> AsyncGenerator[RequestOutput, None]:
-        request = collector.request
+    async def _prepared(self, request_id: str, lora_request: LoRARequest | None) -> RequestMaker:
+        """ValueError for an id that is in use, and for an adapter that cannot be used."""
+        requests = await self._started()
+        self._check_new(request_id)
+        await self._learn(lora_request)
+        return requests
+
+    def _check_new(self, request_id: str) -> None:
+        if request_id in self._live:
+            raise ValueError(f"a request {request_id!r} is running; give each request an id of its own")
+
+    @contextmanager
+    def _living(self, collector: Collector | PooledCollector) -> Iterator[None]:
+        request_id = collector.request.request_id
+        self._check_new(request_id)
+        self._live[request_id] = collector
         try:
-            async with aclosing(self._client.generate(request)) as stream:
+            yield
+        finally:
+            del self._live[request_id]
+
+    async def _run(self, collector: Collector) -> AsyncGenerator[RequestOutput, None]:
+        async with aclosing(self._messages(collector)) as messages:
+            async for tokens in messages:
+                if collector.take(tokens):
+                    self._client.end_choice(tokens.request_id, tokens.index)
+                output = collector.news()
+                if output is not None:
+                    yield output
+                if collector.finished:
+                    return
+
+    async def _messages(self, collector: Collector | PooledCollector) -> AsyncGenerator[Tokens, None]:
+        try:
+            async with aclosing(self._client.generate(collector.request)) as stream:
                 async for tokens in stream:
-                    if collector.take(tokens):
-                        self._client.end_choice(request.request_id, tokens.index)
-                    output = collector.news()
-                    if output is not None:
-                        yield output
-                    if collector.finished:
-                        return
+                    yield tokens
         except RequestRejected as error:
             raise (ValueError if error.kind == "invalid" else RuntimeError)(str(error)) from error
         except EngineUnavailable as error:
             raise EngineDeadError(str(error)) from error
+
+
+async def _made(prompt: Prompt, make: Callable[..., Value], *arguments: Any) -> Value:
+    """make(*arguments), on a thread where the prompt is a long text."""
+    is_long = isinstance(prompt, str) and len(prompt) > LONG_TEXT
+    return await asyncio.to_thread(make, *arguments) if is_long else make(*arguments)

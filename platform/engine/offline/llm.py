@@ -16,6 +16,7 @@ from .collector import Collector
 from .llm_engine import LLMEngine
 from .lora_request import LoRARequest
 from .outputs import RequestOutput
+from .pooling.calls import PoolingCalls
 from .progress import progress_bar
 from .prompts import Adapter, Prompt, list_prompts, one_each
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class LLM:
+class LLM(PoolingCalls):
     """One base model and its adapters. Close it, or use it in a `with`, to free its memory."""
 
     def __init__(

@@ -16,6 +16,7 @@ from .arguments import EngineArgs
 from .collector import Collector
 from .lora_request import LoRARequest
 from .outputs import RequestOutput
+from .pooling.collector import PooledCollector
 from .prompts import Adapter, Prompt
 from .requests import RequestMaker
 
@@ -50,7 +51,7 @@ class LLMEngine:
             self._engine.adapters.register(spec.digest, spec.path)
         info = self._engine.info
         self.requests = RequestMaker(tokenizer, self.adapters, info.max_model_len)
-        self._live: dict[str, Collector] = {}
+        self._live: dict[str, Collector | PooledCollector] = {}
         self._numbers = itertools.count()
 
     @classmethod
@@ -102,7 +103,7 @@ class LLMEngine:
         self.learn([lora_request])
         self.start(self.requests.make(request_id, prompt, params, lora_request, priority))
 
-    def start(self, collector: Collector) -> None:
+    def start(self, collector: Collector | PooledCollector) -> None:
         """ValueError as add_request()."""
         request = collector.request
         if request.request_id in self._live:
@@ -111,15 +112,15 @@ class LLMEngine:
         self._live[request.request_id] = collector
 
     def step(self) -> list[RequestOutput]:
-        """Run one step; what is new of each request, by the `output_kind` of its parameters."""
-        news = (collector.news() for collector in self.advance())
+        """Run one step; what is new of each generating request, by the `output_kind` of its parameters."""
+        news = (collector.news() for collector in self.advance() if isinstance(collector, Collector))
         return [output for output in news if output is not None]
 
-    def advance(self) -> list[Collector]:
+    def advance(self) -> list[Collector | PooledCollector]:
         """Run one step; the requests that got something or ended, each once."""
         engine = self.engine
         engine.adapters.poll()
-        changed: dict[str, Collector] = {}
+        changed: dict[str, Collector | PooledCollector] = {}
         for message in engine.core.step():
             if not isinstance(message, Tokens | RequestFailed) or message.request_id not in self._live:
                 continue

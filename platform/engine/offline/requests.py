@@ -1,5 +1,6 @@
 """RequestMaker: a prompt, its parameters and its adapter as a request to the engine and the collector of its answer."""
 
+from ..pooling.vectors import Pooling
 from ..protocol import GenerateRequest
 from ..sampling_params import SamplingParams
 from ..text.bad_word_tokens import bad_word_tokens
@@ -7,6 +8,7 @@ from ..text.tokenizer import Tokenizer
 from .adapter_book import AdapterBook
 from .collector import Collector
 from .lora_request import LoRARequest
+from .pooling.collector import PooledCollector
 from .prompts import Adapter, Prompt, read_prompt
 
 AS_LONG_AS_POSSIBLE = -1
@@ -29,7 +31,8 @@ class RequestMaker:
         LoRARequest must be known."""
         params.check()
         text, token_ids = read_prompt(prompt, self.tokenizer)
-        token_ids = self._truncated(token_ids, params)
+        room = self._max_model_len - (params.max_tokens or 1)
+        token_ids = _truncated(token_ids, params.truncate_prompt_tokens, room)
         request = GenerateRequest(
             request_id=request_id,
             prompt_token_ids=token_ids,
@@ -42,10 +45,32 @@ class RequestMaker:
             return Collector(request, text, adapter.name, self.tokenizer, adapter)
         return Collector(request, text, adapter, self.tokenizer)
 
-    def _truncated(self, token_ids: list[int], params: SamplingParams) -> list[int]:
-        most = params.truncate_prompt_tokens
-        if most is None:
-            return token_ids
-        if most == AS_LONG_AS_POSSIBLE:
-            most = max(1, self._max_model_len - (params.max_tokens or 1))
-        return token_ids[-most:]
+    def make_pooled(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        pooling: Pooling,
+        truncate_prompt_tokens: int | None = None,
+        adapter: Adapter | LoRARequest | None = None,
+        priority: int = 0,
+    ) -> PooledCollector:
+        """As make(), of a prompt that a vector is asked of."""
+        _, token_ids = read_prompt(prompt, self.tokenizer)
+        token_ids = _truncated(token_ids, truncate_prompt_tokens, self._max_model_len)
+        request = GenerateRequest(
+            request_id=request_id,
+            prompt_token_ids=token_ids,
+            params=SamplingParams(),
+            adapters=self.adapters.references(adapter, token_ids),
+            priority=priority,
+            pooling=pooling,
+        )
+        if isinstance(adapter, LoRARequest):
+            return PooledCollector(request, adapter.name, adapter)
+        return PooledCollector(request, adapter)
+
+
+def _truncated(token_ids: list[int], most: int | None, room: int) -> list[int]:
+    if most is None:
+        return token_ids
+    return token_ids[-(max(1, room) if most == AS_LONG_AS_POSSIBLE else most) :]

@@ -19,6 +19,7 @@ from ..sampling.state import Sampled
 from ..scheduler.plan import Scheduled, StepPlan, StepResult
 from .clipping import count_clipped
 from .graph_pool import GraphKey, GraphPool
+from .pooled import pool_hidden
 from .step_inputs import StepInputs, StepShape
 from .step_layout import AdapterSlots, judged
 
@@ -80,10 +81,14 @@ class CudaRunner:
                 logits = self.decoder.end(x, residual, self.inputs.judged(shape, part.rows))
                 told = self.sampler.prompt_logprobs(logits, part.token_ids, part.count)
                 prompts.setdefault(part.index, PendingLogprobs([])).parts += told.parts
+            pooled = {
+                index: self.host_transfer.send(hidden)
+                for index, hidden in pool_hidden(self.decoder, (x, residual), batch, plan.scheduled)
+            }
             if prompts:
                 self.sampler.upload(asked.records)
             sampled = self._draw(self.decoder.end(x, residual, batch), asked) if asked.counts else None
-        return CudaHandle(self.device_time, plan.scheduled, sampled, prompts)
+        return CudaHandle(self.device_time, plan.scheduled, sampled, prompts, pooled)
 
     def _draw(self, logits: torch.Tensor, asked: RowNeeds) -> PendingSample:
         self.sampler.launch(logits, draws=asked.draws, logprobs=asked.logprobs)
@@ -108,6 +113,7 @@ class CudaHandle:
         scheduled: list[Scheduled],
         sampled: PendingSample | None,
         prompts: dict[int, PendingLogprobs] | None = None,
+        pooled: dict[int, Arrival] | None = None,
     ) -> None:
         self.clipped: Arrival | None = None
         self.stale = frozenset[int]()
@@ -118,12 +124,14 @@ class CudaHandle:
         self._scheduled = scheduled
         self._sampled = sampled
         self._prompts = prompts or {}
+        self._pooled = pooled or {}
 
     def result(self) -> StepResult:
         started = time.perf_counter()
         sampled = Sampled([], [], []) if self._sampled is None else self._sampled.wait()
         prompts = {index: pending.wait() for index, pending in self._prompts.items()}
+        pooled = {index: arrival.wait().numpy() for index, arrival in self._pooled.items()}
         clipped = None if self.clipped is None else self.clipped.wait()
         seconds = self.seconds + time.perf_counter() - started
         clipping, unusable = count_clipped(clipped, self._scheduled)
-        return StepResult(sampled, prompts, clipping, unusable, self.stale, seconds, self._device_time.take())
+        return StepResult(sampled, prompts, pooled, clipping, unusable, self.stale, seconds, self._device_time.take())

@@ -13,6 +13,7 @@ from ..protocol import TokenLogprob
 from ..sampling.sampler import Sampled, Sampler
 from ..scheduler.plan import Scheduled, StepPlan, StepResult
 from .clipping import count_clipped
+from .pooled import pool_hidden
 from .step_layout import AdapterSlots, adapter_batch, block_tables, judged, list_tokens, place_tokens, wanted_rows
 from .steps import Ended
 
@@ -40,13 +41,14 @@ class ModelRunner:
             self._cache.copy_blocks(plan.copies)
         batch, stale = self._batch(plan.scheduled)
         started = time.perf_counter()
-        logits = self._decoder.forward(batch, self._cache)
+        logits, ends = self._decoder.forward_with_ends(batch, self._cache)
         rows = plan.sample_rows()
         sampled = self._sampler.sample(logits[: len(rows)], rows) if rows else Sampled([], [], [])
         prompt_logprobs = self._prompt_logprobs(plan.scheduled, logits)
+        pooled = {index: hidden.numpy() for index, hidden in pool_hidden(self._decoder, ends, batch, plan.scheduled)}
         seconds = time.perf_counter() - started
         clipping, unusable = count_clipped(batch.clipped, plan.scheduled)
-        return StepResult(sampled, prompt_logprobs, clipping, unusable, stale, seconds)
+        return StepResult(sampled, prompt_logprobs, pooled, clipping, unusable, stale, seconds)
 
     def _batch(self, scheduled: list[Scheduled]) -> tuple[Batch, frozenset[int]]:
         """And StepResult.stale."""

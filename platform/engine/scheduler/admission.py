@@ -7,6 +7,7 @@ from loraplex.lora.files.config_fields import MAX_TOKENS
 
 from ..config import check_step
 from ..protocol import MAX_ADAPTERS, GenerateRequest
+from ..sampling_params import SamplingParams
 
 
 class Overloaded(Exception):
@@ -40,7 +41,8 @@ def bound_length(message: GenerateRequest, limits: Limits, cache_tokens: int) ->
     """
     vocab_size = most_tokens(limits.vocab_size, message)
     message.params.verify(vocab_size)
-    _check_prompt(message.prompt_token_ids, vocab_size, limits)
+    _check_pooling(message)
+    _check_prompt(message, vocab_size, limits)
     _check_adapters(message)
     _check_masks(message, limits)
     return _check_cache(message, limits, cache_tokens)
@@ -58,10 +60,18 @@ def largest_token(message: GenerateRequest) -> int:
     return max(max(ids, default=0) for ids in named)
 
 
-def _check_prompt(token_ids: list[int], vocab_size: int, limits: Limits) -> None:
+def _check_pooling(message: GenerateRequest) -> None:
+    if message.pooling is not None and message.params != SamplingParams():
+        raise ValueError("a request with pooling draws no tokens: its params must be the defaults")
+
+
+def _check_prompt(message: GenerateRequest, vocab_size: int, limits: Limits) -> None:
+    token_ids = message.prompt_token_ids
     if not token_ids:
         raise ValueError("the prompt is empty; it needs at least one token")
-    if len(token_ids) + 1 > limits.max_model_len:
+    if message.pooling is not None and len(token_ids) > limits.max_model_len:
+        raise ValueError(f"the prompt has {len(token_ids)} tokens, but it may have {limits.max_model_len}; shorten it")
+    if message.pooling is None and len(token_ids) + 1 > limits.max_model_len:
         raise ValueError(
             f"the prompt has {len(token_ids)} tokens, but prompt and output together may have {limits.max_model_len}; "
             f"shorten it to at most {limits.max_model_len - 1}"
@@ -99,7 +109,7 @@ def _check_masks(message: GenerateRequest, limits: Limits) -> None:
 def _check_cache(message: GenerateRequest, limits: Limits, cache_tokens: int) -> int:
     prompt = len(message.prompt_token_ids)
     wanted = limits.max_model_len
-    if message.params.max_tokens is not None:
+    if message.pooling is None and message.params.max_tokens is not None:
         wanted = min(wanted, prompt + message.params.max_tokens)
         # The last token drawn is never computed.
         if max(wanted - 1, prompt) > cache_tokens:
@@ -112,4 +122,6 @@ def _check_cache(message: GenerateRequest, limits: Limits, cache_tokens: int) ->
             f"the prompt's {prompt} tokens never fit in the KV cache of {cache_tokens} tokens; "
             "shorten it or give the engine more cache memory"
         )
+    if message.pooling is not None:
+        return prompt
     return min(wanted, cache_tokens + 1)

@@ -1,5 +1,9 @@
 """Commit: what a finished step means. Counts computed tokens, publishes full blocks, ends choices, writes messages."""
 
+import numpy as np
+import numpy.typing as npt
+
+from ..pooling.vectors import Pooling, to_wire
 from ..protocol import FinishReason, FromEngine, TokenLogprob, Tokens
 from .fairness import OUTPUT_WEIGHT
 from .plan import Scheduled, StepPlan, StepResult
@@ -9,6 +13,10 @@ from .sequence import Request, Sequence, Status
 NO_TOKEN = (
     "the model gave no usable logits for this request (NaN, infinity, or every token forbidden); "
     "check the request's token filters, and the weights of its adapter or, where it has none, of the base in this dtype"
+)
+NO_VECTOR = (
+    "the model gave hidden states that are no finite numbers for this request; "
+    "check the weights of its adapter or, where it has none, of the base in this dtype"
 )
 STALE = (
     "the memory of this request's adapter was given away while the request ran, which is a mistake of the server; "
@@ -42,6 +50,8 @@ class Commit:
                 continue
             if index in result.prompt_logprobs:
                 _note_prompt(sequence.request, item, result.prompt_logprobs[index])
+            if index in result.pooled:
+                _add_hidden(sequence.request, item, result.pooled[index])
             self._advance(item)
             if item.sample:
                 messages.append(self._append(sequence, sampled.token_ids[row], sampled.logprobs[row]))
@@ -77,11 +87,24 @@ class Commit:
         if request.max_length > sequence.prompt_length:
             self._request_table.fork(request)
             return []
+        if request.message.pooling is not None:
+            return [self._pool_prompt(sequence, request.message.pooling)]
         unfinished = request.unfinished()
         messages: list[FromEngine] = [_message(choice, [], None, FinishReason.LENGTH, None) for choice in unfinished]
         for choice in unfinished:
             self._request_table.finish(choice)
         return messages
+
+    def _pool_prompt(self, sequence: Sequence, pooling: Pooling) -> FromEngine:
+        request = sequence.request
+        assert request.hidden is not None, "the last position always counts, or all before have come"
+        vector = pooling.finish(request.hidden, sequence.prompt_length)
+        if vector is None:
+            return self._request_table.fail(request, "internal", NO_VECTOR)
+        message = _message(sequence, [], None, FinishReason.STOP, None)
+        message.pooled = to_wire(vector)
+        self._request_table.finish(sequence)
+        return message
 
 
 def _unanswerable(plan: StepPlan, result: StepResult) -> dict[int, str]:
@@ -89,6 +112,14 @@ def _unanswerable(plan: StepPlan, result: StepResult) -> dict[int, str]:
     drawing = [index for index, item in enumerate(plan.scheduled) if item.sample] if result.sampled.failed else []
     failed = [drawing[row] for row in result.sampled.failed]
     return dict.fromkeys(result.unusable, NO_KEY) | dict.fromkeys(failed, NO_TOKEN) | dict.fromkeys(result.stale, STALE)
+
+
+def _add_hidden(request: Request, item: Scheduled, hidden: npt.NDArray[np.float64]) -> None:
+    """After a preemption all come again: the sum begins anew with the first position that counts."""
+    pooling = request.message.pooling
+    assert pooling is not None
+    first = item.pooled.start == pooling.positions(0, item.sequence.prompt_length, item.sequence.prompt_length).start
+    request.hidden = hidden if first or request.hidden is None else request.hidden + hidden
 
 
 def _note_prompt(request: Request, item: Scheduled, entries: list[TokenLogprob]) -> None:

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from ..protocol import Clipping, RequestFailed, TokenLogprob
 from ..sampling.state import Sampled, SampleRow
 from .sequence import Sequence
@@ -29,6 +32,14 @@ class Scheduled:
             return range(0)
         return range(self.start + 1, min(self.start + self.count + 1, self.sequence.prompt_length))
 
+    @property
+    def pooled(self) -> range:
+        """Positions whose hidden states count for the vector that its request asks for."""
+        pooling = self.sequence.request.message.pooling
+        if pooling is None:
+            return range(0)
+        return pooling.positions(self.start, self.start + self.count, self.sequence.prompt_length)
+
 
 @dataclass(slots=True)
 class StepPlan:
@@ -55,6 +66,8 @@ class StepResult:
     """One row for each of plan.sample_rows()."""
     prompt_logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)
     """By index into plan.scheduled: one entry for each of its prompt_targets."""
+    pooled: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """By index into plan.scheduled: the sum [C] of the hidden states at its `pooled` positions, where it has any."""
     clipping: dict[str, Clipping] = field(default_factory=dict)
     """By digest, and by the empty word for the base alone; empty without static scales of the KV cache."""
     unusable: frozenset[int] = frozenset()

@@ -316,8 +316,7 @@ class Scheduler:
         return self.pool.match(sequence.hash_blocks(count, self.pool.block_size)[:count])
 
     def _reads_cache(self, sequence: Sequence) -> bool:
-        """Log-probabilities of the prompt need the logits of all its tokens: then nothing is skipped."""
-        return self.limits.enable_prefix_caching and not sequence.needs_prompt_logprobs
+        return self.limits.enable_prefix_caching and not sequence.needs_whole_prompt
 
     def _start(self, placement: Placement, draft: PlanBuilder) -> None:
         sequence = placement.sequence

@@ -3,6 +3,9 @@
 import enum
 import hashlib
 
+import numpy as np
+import numpy.typing as npt
+
 from ..kv_cache.prefix import Acting, BlockKey, block_key, encode, root_hash
 from ..protocol import FinishReason, GenerateRequest, TokenLogprob
 from ..sampling.bad_words import BadWords
@@ -60,6 +63,8 @@ class Request:
         """Of each adapter as the request took it: every step asks whether it is still the same."""
         self.root_hash = root_hash(message.cache_salt, fingerprint)
         self.prompt_logprobs: list[TokenLogprob | None] = [None]
+        self.hidden: npt.NDArray[np.float64] | None = None
+        """Sum of the hidden states that have come so far, of those that count for the vector it asks for."""
         self.holds_adapters = False
         self.queue_seconds: float | None = None
         self.lacking_since: float | None = None
@@ -191,6 +196,12 @@ class Sequence:
     def needs_prompt_logprobs(self) -> bool:
         wanted = self.index == 0 and self.row.params.prompt_logprobs is not None
         return wanted and len(self.request.prompt_logprobs) < self.prompt_length
+
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """It needs more of its prompt's tokens than keys and values: nothing that is cached may be skipped."""
+        pooling = self.request.message.pooling
+        return self.needs_prompt_logprobs or (pooling is not None and pooling.needs_whole_prompt)
 
     def append(self, token_id: int) -> None:
         """Take a drawn token; the row is then ready for the next draw."""

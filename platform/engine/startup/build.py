@@ -22,6 +22,8 @@ from ..model.decoder_loader import DecoderLoader
 from ..model.loader import Checkpoint
 from ..model.operations.operations import cpu_operations, cuda_operations
 from ..model.served import quantization_words
+from ..pooling.modules_file import read_pooling
+from ..pooling.vectors import ModelPooling
 from ..protocol import AdapterStatus, EngineInfo
 from ..scheduler.admission import Limits
 from ..scheduler.scheduler import Scheduler
@@ -191,8 +193,17 @@ def _limits(loaded: Loaded) -> Limits:
     )
 
 
+def _pooling(loaded: Loaded) -> tuple[ModelPooling | None, str]:
+    """EngineInfo.pooling and pooling_refusal."""
+    try:
+        return read_pooling(Path(loaded.config.model), loaded.model.hidden_size), ""
+    except ValueError as error:
+        return None, str(error)
+
+
 def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float) -> EngineInfo:
     config, model, device = loaded.config, loaded.model, loaded.device
+    pooling, pooling_refusal = _pooling(loaded)
     return EngineInfo(
         model=config.served_name or Path(config.model).name,
         base=loaded.base.fingerprint,
@@ -220,5 +231,7 @@ def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float
         num_threads=device.num_threads,
         quantization=quantization,
         load_seconds=load_seconds,
+        pooling=pooling,
+        pooling_refusal=pooling_refusal,
         device_memory=shares.device,
     )

@@ -53,7 +53,7 @@ def test_what_has_no_effect_here_is_taken(base: Path) -> None:
     ("given", "words"),
     [
         ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 is not supported: a model runs on one device"),
-        ({"task": "embed"}, "task='embed' is not supported: models generate text"),
+        ({"runner": "draft"}, "runner='draft' is not supported: a model generates text"),
         ({"speculative_config": {"method": "ngram"}}, "is not supported: there is no speculation"),
         ({"load_format": "pt"}, "weights are read from safetensors files"),
     ],

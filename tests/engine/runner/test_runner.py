@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from loraplex.engine.batch import Batch
+from loraplex.engine.model.decoder import Ends
 from loraplex.engine.protocol import AdapterRef, GenerateRequest
 from loraplex.engine.runner.runner import ModelRunner
 from loraplex.engine.sampling.sampler import Sampler
@@ -21,10 +22,11 @@ class EchoDecoder:
 
     batch: Batch
 
-    def forward(self, batch: Batch, cache: Any) -> torch.Tensor:
+    def forward_with_ends(self, batch: Batch, cache: Any) -> tuple[torch.Tensor, Ends]:
         self.batch = batch
         wanted = (batch.token_ids[batch.sample_rows] + 1) % VOCABULARY
-        return torch.nn.functional.one_hot(wanted, VOCABULARY).float() * 10
+        nothing = torch.empty(len(batch.token_ids), 0)
+        return torch.nn.functional.one_hot(wanted, VOCABULARY).float() * 10, (nothing, nothing)
 
 
 class RecordingCache:

@@ -1,0 +1,106 @@
+"""PoolingCalls: the methods of LLM that answer with vectors."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..llm_engine import LLMEngine
+from ..lora_request import LoRARequest
+from ..progress import progress_bar
+from ..prompts import Adapter, Prompt, list_prompts, one_each
+from .collector import PooledCollector
+from .outputs import EmbeddingRequestOutput, PoolingRequestOutput
+from .params import EMBED, PoolingParams, wanted_pooling
+
+
+class PoolingCalls:
+    llm_engine: LLMEngine
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        pooling_params: PoolingParams | Sequence[PoolingParams | None] | None = None,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        adapter: Adapter | Sequence[Adapter | None] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """One embedding per prompt, in their order. Parameters and adapters: one for all, or one each.
+
+        How it is made of the hidden states, `info.pooling` says: as the model's modules.json, else their mean, scaled
+        to length 1. ValueError for what is wrong with a prompt, and for a model that makes none; RuntimeError when the
+        engine fails on one.
+        """
+        outputs = self.encode(
+            prompts,
+            pooling_params,
+            use_tqdm=use_tqdm,
+            lora_request=lora_request,
+            adapter=adapter,
+            pooling_task=EMBED,
+        )
+        return [EmbeddingRequestOutput.from_base(output) for output in outputs]
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams | None] | None = None,
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        adapter: Adapter | Sequence[Adapter | None] | None = None,
+        pooling_task: str | None = None,
+    ) -> list[PoolingRequestOutput]:
+        """One vector per prompt, as a tensor. `pooling_task` names what is asked for. Errors as embed()."""
+        given = list_prompts(prompts)
+        asked = one_each("pooling_params", pooling_params, len(given), PoolingParams, "PoolingParams")
+        adapters = _adapters(adapter, lora_request, len(given))
+        self.llm_engine.learn(adapters)
+        collectors = list[PooledCollector]()
+        try:
+            for place, row in enumerate(zip(given, asked, adapters, strict=True)):
+                collectors.append(self._start_pooled(place, pooling_task, *row))
+            self._run_pooled(len(collectors), use_tqdm)
+        finally:
+            self.llm_engine.abort_request(collector.request.request_id for collector in collectors)
+        return [collector.output() for collector in collectors]
+
+    def _start_pooled(
+        self,
+        place: int,
+        task: str | None,
+        prompt: Prompt,
+        params: PoolingParams | None,
+        adapter: Adapter | LoRARequest | None,
+    ) -> PooledCollector:
+        """ValueError names the prompt's place."""
+        engine, params = self.llm_engine, params or PoolingParams()
+        pooling = wanted_pooling(task, params, engine.info.pooling, engine.info.pooling_refusal)
+        try:
+            collector = engine.requests.make_pooled(
+                engine.next_id(), prompt, pooling, params.truncate_prompt_tokens, adapter or None
+            )
+            engine.start(collector)
+        except ValueError as error:
+            raise ValueError(f"prompt {place}: {error}") from error
+        return collector
+
+    def _run_pooled(self, total: int, use_tqdm: bool | Callable[..., Any]) -> None:
+        with progress_bar(total, use_tqdm) as advance:
+            while self.llm_engine.has_unfinished_requests():
+                for collector in self.llm_engine.advance():
+                    if collector.failure is not None and isinstance(collector, PooledCollector):
+                        collector.output()
+                    if collector.finished:
+                        advance(collector.num_tokens)
+
+
+def _adapters(
+    adapter: Adapter | Sequence[Adapter | None] | None,
+    lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
+    count: int,
+) -> list[Any]:
+    if lora_request is None:
+        return one_each("adapter", adapter or None, count, (str, Mapping), "name or dict of scales")
+    if adapter is not None:
+        raise ValueError("lora_request and adapter name two adapters; give one of them")
+    return one_each("lora_request", lora_request, count, LoRARequest, "LoRARequest")
