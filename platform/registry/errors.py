@@ -120,6 +120,38 @@ class CertificatesWaiting(RegistryError):
     code = "certificates_waiting"
 
 
+class UnknownFile(RegistryError):
+    code = "file_not_found"
+
+
+class FileInUse(RegistryError):
+    """A batch that has not ended reads it."""
+
+    code = "file_in_use"
+
+
+class FilesFull(RegistryError):
+    """The tenant's files have as many bytes as they may."""
+
+    code = "files_full"
+
+
+class UnknownBatch(RegistryError):
+    code = "batch_not_found"
+
+
+class BatchEnded(RegistryError):
+    """There is nothing to cancel any more."""
+
+    code = "batch_ended"
+
+
+class BatchesWaiting(RegistryError):
+    """The tenant has as many batches that have not ended as it may."""
+
+    code = "batches_waiting"
+
+
 class UnknownTenant(RegistryError):
     code = "tenant_not_found"
 

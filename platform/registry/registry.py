@@ -14,6 +14,8 @@ from .adapters.promotion import PromotionRule
 from .adapters.undo import Undos
 from .audit import AuditLog
 from .base import ServedBase
+from .batches.batches import Batches
+from .batches.files import Files
 from .certificates.certificate_runs import CertificateRuns
 from .certificates.certificates import Certificates
 from .database.database import Database
@@ -36,6 +38,8 @@ class Registry:
     tokenizers: Tokenizers
     profiles: ServingProfiles
     uploads: Uploads
+    files: Files
+    batches: Batches
     certificates: Certificates
     certificate_runs: CertificateRuns
     tenants: Tenants
@@ -71,6 +75,8 @@ class Registry:
             tokenizers=Tokenizers(database),
             profiles=ServingProfiles(database),
             uploads=Uploads(database, store),
+            files=Files(database, store),
+            batches=Batches(database, store),
             certificates=Certificates(database, serving),
             certificate_runs=CertificateRuns(database, serving=serving),
             tenants=Tenants(database),

@@ -21,6 +21,8 @@ from .admin import routes as pages
 from .anthropic.errors import MESSAGES, messages_error
 from .anthropic.routes import routers as anthropic_routers
 from .api.routes import routers as api_routers
+from .batches.files_api import FORM_BYTES
+from .batches.routes import routers as batch_routers
 from .endpoints.authentication import access_table, guard
 from .http.database_errors import database_handlers
 from .http.limits import BodyLimit
@@ -34,6 +36,7 @@ from .state import State
 
 STATIC: Final = Path(__file__).parent / "static"
 FILES_PREFIX: Final = "/api/v1/adapters/"
+FILES_PATH: Final = "/v1/files"
 BOOKKEEPING_SECONDS: Final = 30.0
 
 logger = logging.getLogger(__name__)
@@ -65,7 +68,7 @@ def create_app(state: State) -> FastAPI:
     app.state.loraplex = state
     state.metrics.registry.register(EngineCollector(state.engine, state.registry.snapshots, state.base.name))
     state.metrics.registry.register(RouteCollector(state.tallies))
-    for router in (*openai_routers, *anthropic_routers, *api_routers, *pages.routers):
+    for router in (*openai_routers, *anthropic_routers, *batch_routers, *api_routers, *pages.routers):
         app.include_router(router)
     _add_documents(app, state.settings.root_path)
     app.state.access = access_table(app)
@@ -79,11 +82,14 @@ def _add_documents(app: FastAPI, root_path: str) -> None:
 
 
 def _limit_of(state: State) -> Callable[[Scope], int]:
-    """Adapter files may be large, everything else is small."""
+    """Files may be large, everything else is small."""
     small, large = int(state.settings.max_body_bytes), int(state.settings.max_adapter_bytes)
+    form = int(state.settings.max_batch_file_bytes) + FORM_BYTES
 
     def limit_of(scope: Scope) -> int:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if scope["method"] == "POST" and path == FILES_PATH:
+            return form
         is_file = scope["method"] == "PUT" and path.startswith(FILES_PREFIX) and "/files/" in path
         return large if is_file else small
 

@@ -19,7 +19,10 @@ from .settings.data_folder import prepare_data_folder
 from .settings.settings import Settings
 
 DATABASE: Final = "loraplex.db"
-KEPT: Final = ("credentials.json", "loraplex.toml", "kv_scales.safetensors", "artifacts/blobs", "artifacts/adapters")
+KEPT: Final = (
+    *("credentials.json", "loraplex.toml", "kv_scales.safetensors"),
+    *("artifacts/blobs", "artifacts/adapters", "artifacts/files", "artifacts/batches"),
+)
 
 
 def write_backup(settings: Settings, file: BinaryIO) -> list[str]:

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import httpx
 from schemathesis.schemas import APIOperation
 
 from loraplex.registry.adapters.views import Adapter
-from loraplex.registry.database.tables import DEFAULT_TENANT
+from loraplex.registry.database.tables import DEFAULT_TENANT, utc_now
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.access.sessions import COOKIE
 from loraplex.web.management.registration import FIELDS
@@ -35,7 +36,7 @@ class KnownServer:
         del self._client.headers["authorization"]
         self.credentials = {name: self._key(name) for name in ("operator", "adapters", "inference")}
         self.credentials |= {"session": self._log_in(), "nobody": {}, "stranger": {"authorization": "Bearer x" * 9}}
-        self._key_prefix, self._versions = "", (0, 0)
+        self._key_prefix, self._versions, self._file = "", (0, 0), ""
         self.restore()
 
     def close(self) -> None:
@@ -53,7 +54,7 @@ class KnownServer:
             "alias": ALIAS,
             "filename": CONFIG_FILE,
         }
-        names |= {"user": USER, "tenant": TENANT, "prefix": self._key_prefix}
+        names |= {"user": USER, "tenant": TENANT, "prefix": self._key_prefix, "file_id": self._file}
         given: dict[str, Any] = {
             "path_parameters": {each.name: names[each.name] for each in operation.path_parameters},
             "query": {each.name: "" for each in operation.query if each.name == "tenant"},
@@ -98,10 +99,18 @@ class KnownServer:
             registry.users.create(USER, ADMIN_PASSWORD, "editor", **BY)
         if self._key_prefix not in {key.prefix for key in registry.keys.list() if key.revoked_at is None}:
             self._key_prefix = registry.keys.create("known", ["inference"], **BY).key.prefix
+        if self._file not in {file.id for file in registry.files.list(DEFAULT_TENANT).items}:
+            self._file = self._add_file()
         if self._state.sessions.read(self.credentials["session"]["cookie"].removeprefix(f"{COOKIE}=")) is None:
             self.credentials["session"] = self._log_in()
         registry.snapshots.refresh()
         self._run(self._become_ready())
+
+    def _add_file(self) -> str:
+        files = self._state.registry.files
+        with files.begin(DEFAULT_TENANT, 0, most_bytes=1 << 40) as writer:
+            writer.write(b"{}")
+            return files.add(writer, "known.jsonl", **BY, expires_at=utc_now() + timedelta(days=1)).id
 
     async def _become_ready(self) -> None:
         """The engine knows what was restored."""

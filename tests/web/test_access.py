@@ -32,6 +32,11 @@ API = {
     "POST /v1/messages/count_tokens": INFERENCE,
     "GET /v1/models": INFERENCE,
     "GET /v1/models/{name:path}": INFERENCE,
+    "POST /v1/files": INFERENCE,
+    "GET /v1/files": INFERENCE,
+    "GET /v1/files/{file_id}": INFERENCE,
+    "DELETE /v1/files/{file_id}": INFERENCE,
+    "GET /v1/files/{file_id}/content": INFERENCE,
     "POST /tokenize": INFERENCE,
     "POST /detokenize": INFERENCE,
     "GET /api/v1/adapters": READ,
@@ -207,7 +212,19 @@ async def log_in(state: State, login: str = "admin") -> tuple[dict[str, str], st
 
 async def status_of(client: httpx.AsyncClient, route: str, headers: dict[str, str]) -> int:
     method, path = route.split(" ")
-    for name in ("name", "reference", "alias", "filename", "prefix", "action", "user", "tenant", "number"):
+    for name in (
+        "name",
+        "reference",
+        "alias",
+        "filename",
+        "prefix",
+        "action",
+        "user",
+        "tenant",
+        "number",
+        "file_id",
+        "batch_id",
+    ):
         path = path.replace(f"{{{name}}}", "x").replace(f"{{{name}:path}}", "x")
     return (await client.request(method, path, headers=ORIGIN | headers)).status_code
 

@@ -24,10 +24,14 @@ from .test_access import key, log_in, routes_of
 from .test_adapters_api import add, put
 
 NOBODYS = {"name": "absent", "user": "nobody", "prefix": "0123456789ab", "sha256": "0" * 64}
+NOBODYS |= {"file_id": f"file-{'0' * 24}"}
 """As long as those of the tenant that is looked at."""
 FILES: dict[str, Any] = {"config_sha256": "SHA256", "weights_sha256": "SHA256"}
 ROWS: dict[str, dict[str, Any]] = {
     "GET /v1/models/{name:path}": {},
+    "GET /v1/files/{file_id}": {},
+    "DELETE /v1/files/{file_id}": {},
+    "GET /v1/files/{file_id}/content": {},
     "GET /api/v1/adapters/{name}": {},
     "GET /api/v1/adapters/{reference}/report": {},
     "POST /api/v1/adapters/{name}/versions": {"json": FILES},
@@ -105,12 +109,13 @@ MAKE_THEIR_OWN = {
 """A name is free in every tenant, so these are not answered 404; the files of others must still be missing."""
 OPERATORS = {route for route in ROWS if "{tenant}" in route}
 LISTS = (
-    *("/v1/models", "/api/v1/adapters", "/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit"),
+    *("/v1/models", "/v1/files", "/api/v1/adapters", "/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit"),
     *("/", "/adapters", "/cache", "/playground", "/requests", "/dashboard/state", "/api/v1/audit?everyone=true"),
     *("/keys?show=all", "/users", "/usage", "/usage/csv?by=day,key,adapter", "/usage/points", "/audit"),
     *("/api/v1/audit/export", "/audit?everyone=true", "/audit/export", "/audit/export?format=jsonl&everyone=true"),
 )
 OF_ANY_TENANT = (
+    "/v1/files",
     *("/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit", "/api/v1/audit/export"),
     *("/keys", "/users", "/usage", "/usage/csv", "/usage/points", "/audit", "/audit/export"),
 )
@@ -132,7 +137,9 @@ async def theirs(state: State, client: httpx.AsyncClient, folder: Path) -> dict[
     assert (await client.post("/api/v1/users", json=body)).status_code == 201
     prefix = (await client.get("/api/v1/keys")).json()["data"][0]["prefix"]
     weights = hashlib.sha256((folder / WEIGHTS_FILE).read_bytes()).hexdigest()
-    return {"name": "secret", "user": "carola", "prefix": prefix, "sha256": weights}
+    form = {"data": {"purpose": "batch"}, "files": {"file": ("secret.jsonl", b"{}")}}
+    file_id = (await client.post("/v1/files", **form)).json()["id"]
+    return {"name": "secret", "user": "carola", "prefix": prefix, "sha256": weights, "file_id": file_id}
 
 
 async def ask(client: httpx.AsyncClient, route: str, ids: dict[str, str], row: str) -> httpx.Response:
@@ -161,7 +168,7 @@ def without(response: httpx.Response, ids: dict[str, str]) -> str:
 
 
 async def everything_of(client: httpx.AsyncClient, headers: dict[str, str]) -> list[Any]:
-    of_one = [f"/api/v1/adapters/secret/{part}" for part in ("prompts", "profile")]
+    of_one = ["/v1/files", *(f"/api/v1/adapters/secret/{part}" for part in ("prompts", "profile"))]
     paths = ("/api/v1/adapters", "/api/v1/users", "/api/v1/audit", *of_one)
     return [(await client.get(path, headers=headers)).json() for path in paths]
 

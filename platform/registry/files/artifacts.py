@@ -3,8 +3,10 @@
     <root>/incoming/           files being received, folders being made or thrown away
     <root>/blobs/<sha256>      one received file
     <root>/adapters/<digest>/  adapter_config.json and adapter_model.safetensors, hard links to blobs
+    <root>/files/<id>          one file of a tenant
+    <root>/batches/<id>        the journal of a batch that has not ended
 
-A blob or folder appears by one rename after its bytes are on the disk, so whatever is visible is complete.
+A blob, folder or file appears by one rename after its bytes are on the disk, so whatever is visible is complete.
 """
 
 import hashlib
@@ -32,7 +34,8 @@ class ArtifactStore:
     def __init__(self, root: Path, free_floor: int = 1 << 30) -> None:
         self.root, self._free_floor = root, free_floor
         self.incoming, self.blobs, self.adapters = root / "incoming", root / "blobs", root / "adapters"
-        for folder in (self.incoming, self.blobs, self.adapters):
+        self.files, self.batches = root / "files", root / "batches"
+        for folder in (self.incoming, self.blobs, self.adapters, self.files, self.batches):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def receive(self, size: int, sha256: str, limit: int, owner: str | None = None) -> IncomingFile:
@@ -46,13 +49,17 @@ class ArtifactStore:
             raise UploadEmpty("The file is empty. Save the adapter again and upload the new file.")
         if size > limit:
             raise UploadTooLarge(f"The file has {size:,} bytes; this server takes at most {limit:,}.")
+        self.check_room(size)
+        return IncomingFile(self.incoming, self.take_in, size, sha256, owner)
+
+    def check_room(self, size: int) -> None:
+        """Raises StorageFull unless the disk has room for so many bytes more."""
         free = shutil.disk_usage(self.root).free
         if free - size < self._free_floor:
             raise StorageFull(
                 f"Not enough disk space for {size:,} bytes: {free:,} are free and {self._free_floor:,} must stay free. "
                 "Free up disk space on the server, or remove adapters."
             )
-        return IncomingFile(self.incoming, self.take_in, size, sha256, owner)
 
     def take_in(self, file: IO[bytes], path: Path, size: int, sha256: str) -> Blob:
         """Make a checked file of `incoming/` a blob. Closes it. Raises StorageFull."""

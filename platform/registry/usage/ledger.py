@@ -207,6 +207,12 @@ class Ledger:
         return len(rows)
 
 
+def book(session: Session, counts: Mapping[AccountHour, Mapping[str, int]]) -> None:
+    """Add COUNTS in the caller's transaction, for requests that keep their own books of what is booked."""
+    tenants = {name: id for id, name in session.execute(select(Tenant.id, Tenant.name))}
+    _book(session, [{**_key(place, tenants), **sums} for place, sums in counts.items()])
+
+
 def _claim(session: Session, writer: str, batch: int, now: datetime) -> bool:
     """Whether the batch is still to be written."""
     newer = update(UsageWriter).where(UsageWriter.id == writer, UsageWriter.batch < batch)

@@ -57,6 +57,8 @@ INFERENCE_ROUTES: Final = frozenset(
         "/v1/messages/count_tokens",
         "/v1/models",
         "/v1/models/{name:path}",
+        *("/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content"),
+        *("/v1/batches", "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel"),
         "/tokenize",
         "/detokenize",
     }

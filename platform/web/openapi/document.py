@@ -17,7 +17,7 @@ import loraplex
 
 from ..access.permissions import PUBLIC, SAFE_METHODS, access_of
 from ..access.sessions import COOKIE
-from .operation import ANTHROPIC, BYTES, JSON, Answer, ErrorAnswer, Header, Operation
+from .operation import ANTHROPIC, BYTES, FORM, JSON, Answer, ErrorAnswer, Header, Operation
 from .refusals import error_schema, messages_error_schema, refusal
 
 REFERENCE: Final = "#/components/schemas/{name}"
@@ -105,6 +105,9 @@ def _describe(
         refusals.update(WITH_BODY)
     if operation.raw:
         described["requestBody"] = {"required": True, "content": {BYTES: {}}}
+    if operation.form is not None:
+        described["requestBody"] = {"required": True, "content": {FORM: {"schema": dict(operation.form)}}}
+        refusals.update(WITH_BODY)
     answered = {status: _response(answer, known) for status, answer in operation.answers.items()}
     for status in answered.keys() & refusals - set(ANYWHERE):
         _let_be_an_error(answered[status])

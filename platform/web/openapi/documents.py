@@ -6,6 +6,7 @@ from typing import Any, Final
 from ..anthropic.routes import routers as anthropic_routers
 from ..api.fields import IN_PATH
 from ..api.routes import routers as admin_routers
+from ..batches.routes import routers as batch_routers
 from ..endpoints.authentication import TENANT
 from ..openai.routes import routers as public_routers
 from .admin import OPERATIONS as ADMIN
@@ -25,7 +26,8 @@ TENANT_QUERY: Final = {
 def public_document(root_path: str) -> dict[str, Any]:
     """Of the OpenAI API."""
     words = "OpenAI's and Anthropic's API over one base model and its adapters: `model` names an adapter or the base."
-    return openapi_document("loraplex", words, (*public_routers, *anthropic_routers), PUBLIC, {}, root_path)
+    routers = (*public_routers, *anthropic_routers, *batch_routers)
+    return openapi_document("loraplex", words, routers, PUBLIC, {}, root_path)
 
 
 @cache

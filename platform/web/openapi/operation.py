@@ -9,6 +9,7 @@ from typing import Any, Final
 
 JSON: Final = "application/json"
 BYTES: Final = "application/octet-stream"
+FORM: Final = "multipart/form-data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ ANTHROPIC: Final = ErrorAnswer("MessagesError", {503: 529})
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`body`: the struct that a JSON body is converted to, or one of several; `raw`: the body is a file's bytes.
+    """`body`: the struct that a JSON body is converted to, or one of several; `raw`: the body is a file's bytes;
+    `form`: the schema of a form with a file.
 
     `refusals`: statuses beside those that follow from credentials, parameters and the body; `errors`: their form.
     """
@@ -51,6 +53,7 @@ class Operation:
     answers: Mapping[int, Answer]
     body: tuple[type, ...] = ()
     raw: bool = False
+    form: Mapping[str, Any] | None = None
     refusals: tuple[int, ...] = ()
     headers: tuple[Header, ...] = ()
     errors: ErrorAnswer = OPENAI

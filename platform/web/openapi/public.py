@@ -3,10 +3,11 @@
 from typing import Final
 
 from ..anthropic.schemas import MessagesPrompt, MessagesRequest
+from ..batches.answers import DeletedFile, FileList, FileObject
 from ..openai.responses.schemas import ResponsesRequest
 from ..openai.schemas import ChatRequest, CompletionRequest, Detokenize, TokenizeChat, TokenizeText
 from .message_answers import MessageAnswer, TokenCount
-from .operation import ANTHROPIC, JSON, Answer, Operation, answers
+from .operation import ANTHROPIC, BYTES, JSON, Answer, Operation, answers
 from .public_answers import (
     ChatAnswer,
     CompletionAnswer,
@@ -25,6 +26,16 @@ READY: Final = {
     200: Answer({JSON: Ready}, "Requests are served"),
     503: Answer({JSON: Ready}, "Requests are not served: why"),
 }
+FILE_FORM: Final = {
+    "type": "object",
+    "required": ["purpose", "file"],
+    "properties": {
+        "purpose": {"type": "string", "enum": ["batch"]},
+        "file": {"type": "string", "format": "binary"},
+        "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+        "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2592000},
+    },
+}
 
 OPERATIONS: Final = {
     "POST /v1/chat/completions": Operation(
@@ -42,6 +53,11 @@ OPERATIONS: Final = {
     "POST /v1/messages/count_tokens": Operation(
         answers(TokenCount), (MessagesPrompt,), refusals=(404,), errors=ANTHROPIC
     ),
+    "POST /v1/files": Operation(answers(FileObject), form=FILE_FORM, refusals=(507,)),
+    "GET /v1/files": Operation(answers(FileList)),
+    "GET /v1/files/{file_id}": Operation(answers(FileObject)),
+    "DELETE /v1/files/{file_id}": Operation(answers(DeletedFile), refusals=(409,)),
+    "GET /v1/files/{file_id}/content": Operation({200: Answer({BYTES: bytes})}),
     "GET /v1/models": Operation(answers(ModelList)),
     "GET /v1/models/{name}": Operation(answers(Model)),
     "POST /tokenize": Operation(answers(Tokenized), (TokenizeText, TokenizeChat), refusals=(404,)),

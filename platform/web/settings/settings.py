@@ -159,6 +159,16 @@ class Settings(BaseSettings):
     max_adapter_bytes: Bytes = Field(ByteSize(1 << 30), description="Largest adapter weights file")
     min_free_bytes: Bytes = Field(ByteSize(1 << 30), description="Disk space that an upload must leave free")
     max_waiting_certificates: Count = Field(64, description="Maximum waiting certificates per tenant")
+    max_batch_file_bytes: Bytes = Field(ByteSize(200 << 20), description="Largest input file of a batch")
+    max_files_bytes: Bytes = Field(
+        ByteSize(10 << 30), description="Bytes that the files of one tenant may have together"
+    )
+    file_days: Annotated[float, Field(gt=0, le=3650)] = Field(
+        30.0, description="Days for which files of batches are kept, unless their expires_after says less"
+    )
+    max_batch_lines: Count = Field(50_000, description="Maximum lines of one batch")
+    max_waiting_batches: Count = Field(100, description="Maximum batches of one tenant that have not ended")
+    batch_concurrency: Count = Field(16, description="Lines of batches that run at the same time while users are quiet")
     max_concurrent_uploads: Count = Field(8, description="Maximum concurrent uploads")
     body_timeout: Fraction = Field(30.0, description="Seconds a client may take to send a JSON body")
     upload_timeout: Fraction = Field(1800.0, description="Seconds a client may take to send an adapter file")

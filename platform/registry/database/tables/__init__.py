@@ -1,5 +1,5 @@
 """The tables: who may do what (`access`), what is served (`adapters`), what that costs (`certificates`), what
-was used (`usage`)."""
+was used (`usage`), what runs in the background (`batches`)."""
 
 from ...names import DEFAULT_TENANT
 from .access import ApiKey, AuditHead, AuditRow, LoginSession, Secret, Tenant, User
@@ -15,6 +15,7 @@ from .adapters import (
     Undo,
     Upload,
 )
+from .batches import Batch, File
 from .certificates import Certificate, Certifier, GoldenPrompts
 from .table import Table, UtcDateTime, utc_now
 from .usage import OpenRequest, UsageDay, UsageRow, UsageWriter
@@ -29,8 +30,10 @@ __all__ = [
     "Artifact",
     "AuditHead",
     "AuditRow",
+    "Batch",
     "Certificate",
     "Certifier",
+    "File",
     "GoldenPrompts",
     "LoginSession",
     "OpenRequest",

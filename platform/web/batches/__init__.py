@@ -1,0 +1,1 @@
+"""Files of tenants over HTTP (/v1/files), for batches. Seam: `routers`."""
