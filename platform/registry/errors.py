@@ -152,6 +152,10 @@ class BatchesWaiting(RegistryError):
     code = "batches_waiting"
 
 
+class UnknownResponse(RegistryError):
+    code = "response_not_found"
+
+
 class UnknownTenant(RegistryError):
     code = "tenant_not_found"
 

@@ -24,6 +24,7 @@ from .files.preflight import Preflight
 from .files.tokenizers import Tokenizers
 from .files.uploads import Uploads
 from .snapshot import Snapshots
+from .stored_responses import StoredResponses
 from .usage.usage import Usage
 
 
@@ -49,6 +50,7 @@ class Registry:
     usage: Usage
     audit: AuditLog
     undos: Undos
+    responses: StoredResponses
     snapshots: Snapshots
     preflight: Preflight | None
     """None when opened without a base model."""
@@ -86,6 +88,7 @@ class Registry:
             usage=Usage(database),
             audit=AuditLog(database),
             undos=Undos(database),
+            responses=StoredResponses(database),
             snapshots=Snapshots(database, keys, store, base),
             preflight=None if base is None else Preflight(store, base),
         )

@@ -29,6 +29,7 @@ from .http.limits import BodyLimit
 from .http.middleware import RejectWhileStopping, RequestContext
 from .observability.engine_metrics import EngineCollector
 from .observability.refusal_log import note_refusal
+from .openai.responses.memory import forget_responses
 from .openai.routes import routers as openai_routers
 from .openapi.documents import admin_document, public_document
 from .routing.route_metrics import RouteCollector
@@ -108,6 +109,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         _certify(state),
         state.guard.run(),
         state.shadows.run(state.stopping),
+        forget_responses(state.registry.responses, state.settings),
     )
     tasks = [asyncio.create_task(coroutine) for coroutine in work]
     state.database_watch.start()

@@ -36,7 +36,7 @@ class KnownServer:
         del self._client.headers["authorization"]
         self.credentials = {name: self._key(name) for name in ("operator", "adapters", "inference")}
         self.credentials |= {"session": self._log_in(), "nobody": {}, "stranger": {"authorization": "Bearer x" * 9}}
-        self._key_prefix, self._versions, self._file = "", (0, 0), ""
+        self._key_prefix, self._versions, self._file, self._response_id = "", (0, 0), "", ""
         self.restore()
 
     def close(self) -> None:
@@ -54,7 +54,8 @@ class KnownServer:
             "alias": ALIAS,
             "filename": CONFIG_FILE,
         }
-        names |= {"user": USER, "tenant": TENANT, "prefix": self._key_prefix, "file_id": self._file}
+        names |= {"user": USER, "tenant": TENANT, "prefix": self._key_prefix}
+        names |= {"file_id": self._file, "response_id": self._response_id}
         given: dict[str, Any] = {
             "path_parameters": {each.name: names[each.name] for each in operation.path_parameters},
             "query": {each.name: "" for each in operation.query if each.name == "tenant"},
@@ -105,6 +106,7 @@ class KnownServer:
             self.credentials["session"] = self._log_in()
         registry.snapshots.refresh()
         self._run(self._become_ready())
+        self._response_id = self._ask_for_response()
 
     def _add_file(self) -> str:
         files = self._state.registry.files
@@ -116,6 +118,12 @@ class KnownServer:
         """The engine knows what was restored."""
         await self._state.reconciler.reconcile()
         (await self._client.get("/ready")).raise_for_status()
+
+    def _ask_for_response(self) -> str:
+        """The id of one that is kept."""
+        body, headers = {"model": "tiny", "input": "Hello"}, self.credentials["operator"]
+        answer: dict[str, str] = self._run(self._client.post("/v1/responses", json=body, headers=headers)).json()
+        return answer["id"]
 
     def _run(self, work: Any) -> Any:
         return self._loop.run_until_complete(work)

@@ -353,7 +353,6 @@ async def test_wrong_paths_and_methods(client: httpx.AsyncClient, method: str, p
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/v1/responses/resp_1/cancel", "are not stored"),
         ("/v1/embeddings", "not embeddings"),
         ("/api/chat", "Send POST /v1/chat/completions instead."),
         ("/api/generate", "Send POST /v1/completions instead."),

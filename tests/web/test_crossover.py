@@ -24,7 +24,7 @@ from .test_access import key, log_in, routes_of
 from .test_adapters_api import add, put
 
 NOBODYS = {"name": "absent", "user": "nobody", "prefix": "0123456789ab", "sha256": "0" * 64}
-NOBODYS |= {"file_id": f"file-{'0' * 24}"}
+NOBODYS |= {"file_id": f"file-{'0' * 24}", "response_id": f"resp_{'0' * 32}"}
 """As long as those of the tenant that is looked at."""
 FILES: dict[str, Any] = {"config_sha256": "SHA256", "weights_sha256": "SHA256"}
 ROWS: dict[str, dict[str, Any]] = {
@@ -32,6 +32,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "GET /v1/files/{file_id}": {},
     "DELETE /v1/files/{file_id}": {},
     "GET /v1/files/{file_id}/content": {},
+    "GET /v1/responses/{response_id}": {},
+    "DELETE /v1/responses/{response_id}": {},
+    "GET /v1/responses/{response_id}/input_items": {},
+    "POST /v1/responses/{response_id}/cancel": {},
     "GET /api/v1/adapters/{name}": {},
     "GET /api/v1/adapters/{reference}/report": {},
     "POST /api/v1/adapters/{name}/versions": {"json": FILES},
@@ -139,7 +143,9 @@ async def theirs(state: State, client: httpx.AsyncClient, folder: Path) -> dict[
     weights = hashlib.sha256((folder / WEIGHTS_FILE).read_bytes()).hexdigest()
     form = {"data": {"purpose": "batch"}, "files": {"file": ("secret.jsonl", b"{}")}}
     file_id = (await client.post("/v1/files", **form)).json()["id"]
-    return {"name": "secret", "user": "carola", "prefix": prefix, "sha256": weights, "file_id": file_id}
+    response = (await client.post("/v1/responses", json={"model": "secret", "input": "hi"})).json()["id"]
+    ids = {"file_id": file_id, "response_id": response}
+    return ids | {"name": "secret", "user": "carola", "prefix": prefix, "sha256": weights}
 
 
 async def ask(client: httpx.AsyncClient, route: str, ids: dict[str, str], row: str) -> httpx.Response:

@@ -68,7 +68,7 @@ async def test_whole_answer(client: httpx.AsyncClient) -> None:
     assert (body["model"], body["metadata"], body["user"]) == ("tiny", {"run": "7"}, "me")
     assert (body["temperature"], body["top_p"], body["max_output_tokens"]) == (0.5, 1.0, 100)
     assert (body["tools"], body["tool_choice"], body["text"]["format"]) == ([], "auto", {"type": "text"})
-    assert body["store"] is False and body["previous_response_id"] is None
+    assert body["store"] is True and body["previous_response_id"] is None
     usage = body["usage"]
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     assert usage["input_tokens_details"]["cached_tokens"] == 4
@@ -274,10 +274,12 @@ async def test_an_answer_without_a_word_is_an_empty_message(client: httpx.AsyncC
 
 
 REFUSALS: list[tuple[dict[str, Any], str | None, str]] = [
-    ({"previous_response_id": "resp_1"}, "previous_response_id", "Send the whole conversation in input"),
-    ({"conversation": "c"}, "conversation", "responses are not stored"),
+    ({"previous_response_id": "resp_1"}, "previous_response_id", "id 'resp_1' not found"),
+    ({"previous_response_id": ""}, "previous_response_id", "length >= 1"),
+    ({"store": "yes"}, "store", "bool"),
+    ({"conversation": "c"}, "conversation", "Send previous_response_id"),
     ({"prompt": {"id": "p"}}, "prompt", "Send instructions and input"),
-    ({"background": True}, "background", "not stored"),
+    ({"background": True}, "background", "while the client waits"),
     ({"max_tokens": 5}, "max_tokens", "Send max_output_tokens"),
     ({"messages": HELLO}, "messages", "Send input"),
     ({"n": 2}, "n", "one response per request"),
@@ -303,7 +305,7 @@ REFUSALS: list[tuple[dict[str, Any], str | None, str]] = [
     (
         {"input": [*HELLO, {"type": "function_call_output", "call_id": "call_1", "output": "x"}]},
         "input[1].call_id",
-        "also send the call that this output answers",
+        "Also send the call that this output answers",
     ),
     ({"input": [{**TOLD_CALL, "name": None}]}, "input[0].name", "missing"),
     ({"input": [{**TOLD_CALL, "call_id": None}]}, "input[0].call_id", "missing"),
@@ -394,10 +396,3 @@ async def test_routes_and_shadows_know_it(
         assert answer.status_code == 200 and answer.headers[VERSION] == "sql@1"
     await until(lambda: not state.shadows._running)
     assert [request.adapters[0].digest for request in engine.requests].count(digests[1]) == 2
-
-
-@pytest.mark.parametrize("path", ["", "/resp_1", "/resp_1/cancel", "/resp_1/input_items"])
-async def test_nothing_is_kept(client: httpx.AsyncClient, path: str) -> None:
-    answer = await client.get(RESPONSES + path)
-    assert answer.status_code == (404 if path else 405)
-    assert not path or "are not stored, so there is nothing to fetch" in answer.json()["error"]["message"]

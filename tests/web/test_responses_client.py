@@ -71,10 +71,10 @@ async def test_parsed_answers(sdk: openai.AsyncOpenAI, state: State) -> None:
 
 
 async def test_errors_are_the_packages_own(sdk: openai.AsyncOpenAI, engine: FakeEngine) -> None:
-    with pytest.raises(openai.BadRequestError, match="Send the whole conversation in input") as refused:
+    with pytest.raises(openai.BadRequestError, match="'resp_1' not found") as refused:
         await sdk.responses.create(model="tiny", input="Hello", previous_response_id="resp_1")
-    assert refused.value.param == "previous_response_id"
-    with pytest.raises(openai.NotFoundError, match="are not stored"):
+    assert (refused.value.param, refused.value.code) == ("previous_response_id", "previous_response_not_found")
+    with pytest.raises(openai.NotFoundError, match="'resp_1' not found"):
         await sdk.responses.retrieve("resp_1")
     engine.crash_after = 2
     with pytest.raises(openai.APIError):

@@ -19,7 +19,6 @@ REFUSAL = "refusal"
 """In a request's state: the ApiError that it was answered with."""
 CHAT = "Send POST /v1/chat/completions instead"
 INSTEAD = {
-    "/v1/responses": "Responses of POST /v1/responses are not stored, so there is nothing to fetch, cancel or delete",
     "/api/chat": CHAT,
     "/api/generate": "Send POST /v1/completions instead",
     "/v1/embeddings": "The models on this server generate text, not embeddings",

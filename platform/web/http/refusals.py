@@ -12,6 +12,7 @@ from loraplex.registry.errors import PreflightRefused, RegistryError
 from .errors import ApiError, from_engine, with_names
 
 STATUS: Final = {
+    "response_not_found": 404,
     "adapter_not_found": 404,
     "alias_not_found": 404,
     "file_not_found": 404,

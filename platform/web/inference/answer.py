@@ -15,7 +15,7 @@ from ..http.errors import ApiError
 from ..http.event_stream import PING, EventStream, while_connected
 from ..http.off_loop import off_loop
 from ..observability.refusal_log import RAN
-from .call import Call
+from .call import Call, Keep
 from .generation import Answers, collect, deltas_of, usage_of
 from .inference import Inference
 from .pipeline import Running, running
@@ -25,16 +25,22 @@ LOGPROB_CHARS: Final = 4
 
 
 async def answer(
-    request: Request, inference: Inference, caller: Caller, call: Call, headers: dict[str, str], ping: bytes = PING
+    request: Request,
+    inference: Inference,
+    caller: Caller,
+    call: Call,
+    headers: dict[str, str],
+    ping: bytes = PING,
+    keep: Keep | None = None,
 ) -> Response:
     """`headers`: of the response, beside those that say what is left and which versions answer. `ping`: of a stream."""
     late_headers = dict[str, str]()
     begun = _begun(request, inference, caller, call, late_headers)
     if call.fields.stream:
-        stream = _Stream(begun, call)
+        stream = _Stream(begun, call, keep)
         ping_seconds = inference.settings.ping_seconds
         return EventStream(stream.events(), ping_seconds, headers, late_headers, stream.ending, ping)
-    document = await while_connected(request, _document(begun))
+    document = await while_connected(request, _document(begun, keep))
     return Response(document, media_type="application/json", headers=headers | late_headers)
 
 
@@ -50,16 +56,16 @@ async def _begun(
         yield run
 
 
-async def _document(begun: AbstractAsyncContextManager[Running]) -> bytes:
+async def _document(begun: AbstractAsyncContextManager[Running], keep: Keep | None) -> bytes:
     async with begun as run:
         answers = await collect(run.generations)
     if run.copy is not None:
         run.copy.send(answers.choices[0].text)
-    return await off_loop(partial(_encoded, run, answers), _size(answers))
-
-
-def _encoded(run: Running, answers: Answers) -> bytes:
-    return msgspec.json.encode(run.format.document(run.generations, answers))
+    size = _size(answers)
+    document = await off_loop(partial(run.format.document, run.generations, answers), size)
+    if keep is not None:
+        await keep(run.format, answers.usage)
+    return await off_loop(partial(msgspec.json.encode, document), size)
 
 
 def _size(answers: Answers) -> int:
@@ -73,8 +79,8 @@ def _size(answers: Answers) -> int:
 class _Stream:
     """The events of one answer. Until it has a format, the call itself says how it ends."""
 
-    def __init__(self, begun: AbstractAsyncContextManager[Running], call: Call) -> None:
-        self._begun = begun
+    def __init__(self, begun: AbstractAsyncContextManager[Running], call: Call, keep: Keep | None) -> None:
+        self._begun, self._keep = begun, keep
         self._ending = call.ending
 
     def ending(self, error: ApiError | None) -> bytes:
@@ -92,7 +98,10 @@ class _Stream:
                     events = run.format.events(delta, run.generations[delta.index // n])
                     if events:
                         yield events
-            events = run.format.last_events(usage_of(run.generations))
+            usage = usage_of(run.generations)
+            if self._keep is not None:
+                await self._keep(run.format, usage)
+            events = run.format.last_events(usage)
             if events:
                 yield events
         if run.copy is not None:

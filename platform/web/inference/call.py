@@ -1,6 +1,6 @@
 """What an endpoint writes itself: how its requests become prompts and a spec (Call), and its answers (Format)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from loraplex.registry.adapters.routes import Asker
@@ -44,6 +44,10 @@ class Format(Protocol):
 
     def ending(self, error: ApiError | None) -> bytes:
         """What a stream ends with in any case; `error`: it ended early."""
+
+
+Keep = Callable[[Format, Usage], Awaitable[None]]
+"""Awaited once an answer is complete, before its end is sent."""
 
 
 class Call(Protocol):

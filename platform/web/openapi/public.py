@@ -18,7 +18,7 @@ from .public_answers import (
     ServerVersion,
     Tokenized,
 )
-from .response_answers import ResponseAnswer
+from .response_answers import DeletedResponse, InputTokens, ItemList, ResponseAnswer
 
 EVENTS: Final = "text/event-stream"
 METRICS: Final = {200: Answer({"text/plain": str})}
@@ -47,6 +47,11 @@ OPERATIONS: Final = {
     "POST /v1/responses": Operation(
         {200: Answer({JSON: ResponseAnswer, EVENTS: str})}, (ResponsesRequest,), refusals=(404, 429)
     ),
+    "POST /v1/responses/input_tokens": Operation(answers(InputTokens), (ResponsesRequest,), refusals=(404,)),
+    "GET /v1/responses/{response_id}": Operation(answers(ResponseAnswer), refusals=(404,)),
+    "DELETE /v1/responses/{response_id}": Operation(answers(DeletedResponse), refusals=(404,)),
+    "GET /v1/responses/{response_id}/input_items": Operation(answers(ItemList), refusals=(404,)),
+    "POST /v1/responses/{response_id}/cancel": Operation({}, refusals=(400, 404)),
     "POST /v1/messages": Operation(
         {200: Answer({JSON: MessageAnswer, EVENTS: str})}, (MessagesRequest,), refusals=(404, 429), errors=ANTHROPIC
     ),

@@ -114,6 +114,27 @@ class ResponseAnswer(TypedDict):
     reasoning: Reasoning
     service_tier: Literal["default"]
     background: Literal[False]
-    store: Literal[False]
-    previous_response_id: None
+    store: bool
+    previous_response_id: str | None
     user: str | None
+
+
+class DeletedResponse(TypedDict):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ItemList(TypedDict):
+    """`data`: items as they were sent, each with an id, a type and a status."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class InputTokens(TypedDict):
+    object: Literal["response.input_tokens"]
+    input_tokens: int

@@ -169,6 +169,11 @@ class Settings(BaseSettings):
     max_batch_lines: Count = Field(50_000, description="Maximum lines of one batch")
     max_waiting_batches: Count = Field(100, description="Maximum batches of one tenant that have not ended")
     batch_concurrency: Count = Field(16, description="Lines of batches that run at the same time while users are quiet")
+    response_days: Annotated[float, Field(ge=0, le=36500)] = Field(
+        30.0, description="Days after their last use that responses (/v1/responses) are kept; 0: none are kept"
+    )
+    max_stored_responses: Count = Field(100_000, description="Maximum responses kept per tenant; the oldest go first")
+    max_stored_response_bytes: Bytes = Field(ByteSize(1 << 30), description="Maximum size of these per tenant")
     max_concurrent_uploads: Count = Field(8, description="Maximum concurrent uploads")
     body_timeout: Fraction = Field(30.0, description="Seconds a client may take to send a JSON body")
     upload_timeout: Fraction = Field(1800.0, description="Seconds a client may take to send an adapter file")

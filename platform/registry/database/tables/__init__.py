@@ -1,5 +1,5 @@
 """The tables: who may do what (`access`), what is served (`adapters`), what that costs (`certificates`), what
-was used (`usage`), what runs in the background (`batches`)."""
+was used (`usage`), what runs in the background (`batches`), which answers are kept (`responses`)."""
 
 from ...names import DEFAULT_TENANT
 from .access import ApiKey, AuditHead, AuditRow, LoginSession, Secret, Tenant, User
@@ -17,6 +17,7 @@ from .adapters import (
 )
 from .batches import Batch, File
 from .certificates import Certificate, Certifier, GoldenPrompts
+from .responses import StoredResponse
 from .table import Table, UtcDateTime, utc_now
 from .usage import OpenRequest, UsageDay, UsageRow, UsageWriter
 
@@ -40,6 +41,7 @@ __all__ = [
     "Revision",
     "Secret",
     "ServingProfile",
+    "StoredResponse",
     "Table",
     "Tenant",
     "Tokenizer",

@@ -1,5 +1,6 @@
 """Conversation: the items of an input as messages of a chat, each with the name that the request has for it."""
 
+from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from ...http.errors import ApiError, invalid
@@ -13,14 +14,16 @@ TEXTS: Final = frozenset({"input_text", "output_text", "text", "reasoning_text"}
 
 
 class Conversation:
-    def __init__(self, fields: ResponsesRequest) -> None:
-        """Raises ApiError that names the item at fault."""
+    def __init__(self, fields: ResponsesRequest, earlier: Sequence[Item] = ()) -> None:
+        """`earlier`: what the previous response has read and said. Raises ApiError that names the item at fault."""
         self._told = MessagePlaces()
         self._reasoning = ""
         """Of the assistant's message that follows."""
         self._called = set[str]()
         if fields.instructions is not None:
             self._say("system", fields.instructions, "instructions", "")
+        for item in earlier:
+            self._read(item, "previous_response_id")
         if isinstance(fields.input, str):
             self._say("user", fields.input, "input", "")
             return
@@ -48,7 +51,7 @@ class Conversation:
             case "reasoning":
                 self._reasoning = "\n".join(part.text or "" for part in item.content or () if isinstance(part, Part))
             case "item_reference":
-                raise _unsupported(f"{path}.type", "responses are not stored. Send the item itself")
+                raise _unsupported(f"{path}.type", "items have no ids of their own here. Send the item itself")
             case kind:
                 raise _unsupported(f"{path}.type", f"an item of type {kind[:64]!a}. Leave it out")
 
@@ -74,8 +77,8 @@ class Conversation:
 
     def _read_output(self, item: Item, path: str) -> None:
         if item.call_id not in self._called:
-            words = f"{path}.call_id: no earlier function_call has this call_id. Responses are not stored: also send"
-            raise invalid(f"{words} the call that this output answers.", f"{path}.call_id")
+            words = f"{path}.call_id: no earlier function_call has this call_id. Also send the call that this"
+            raise invalid(f"{words} output answers, or previous_response_id.", f"{path}.call_id")
         if item.output is None:
             _refuse_missing(f"{path}.output", "a string or a list of parts")
         self._say("tool", _texts(item.output, f"{path}.output"), path, ".output")

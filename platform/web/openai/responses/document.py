@@ -13,7 +13,7 @@ from .schemas import FunctionTool, ResponsesRequest, TextOptions
 
 ECHOED: Final = (
     *("instructions", "max_output_tokens", "max_tool_calls", "metadata", "model", "prompt_cache_key"),
-    *("safety_identifier", "truncation", "user"),
+    *("previous_response_id", "safety_identifier", "truncation", "user"),
 )
 """Members of the request that its answer repeats."""
 
@@ -21,7 +21,7 @@ ECHOED: Final = (
 class Document:
     """Of one response, at any moment of its life."""
 
-    def __init__(self, fields: ResponsesRequest, chat: ChatRequest) -> None:
+    def __init__(self, fields: ResponsesRequest, chat: ChatRequest, is_kept: bool) -> None:
         """`chat`: the request as a chat, with what the serving profile says for it."""
         text = fields.text or TextOptions()
         self._members: dict[str, Any] = {
@@ -41,8 +41,7 @@ class Document:
             "reasoning": {"effort": None, "summary": None},
             "service_tier": "default",
             "background": False,
-            "store": False,
-            "previous_response_id": None,
+            "store": is_kept,
             "temperature": chat.temperature,
             "top_p": chat.top_p,
         }

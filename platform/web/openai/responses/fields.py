@@ -7,10 +7,8 @@ from ...http.errors import invalid
 from ..fields import check_fields
 from .schemas import ResponsesRequest
 
-STATELESS: Final = "responses are not stored. Send the whole conversation in input, including earlier responses"
 INSTEAD: Final = {
-    "previous_response_id": STATELESS,
-    "conversation": STATELESS,
+    "conversation": "there are no conversations. Send previous_response_id, or the whole conversation in input",
     "prompt": "prompts are not stored. Send instructions and input",
     "messages": "it belongs to /v1/chat/completions. Send input",
     "max_tokens": "it belongs to /v1/chat/completions. Send max_output_tokens",
@@ -33,7 +31,8 @@ def check_members(body: Mapping[str, Any]) -> list[str]:
         if name in body and not (name in NEUTRAL and body[name] == NEUTRAL[name]):
             raise invalid(f"{name} is not supported: {words}.", name, "unsupported")
     if body.get("background"):
-        raise invalid(f"background is not supported: {STATELESS}.", "background", "unsupported")
+        words = "background is not supported: a response is made while the client waits. Leave it out"
+        raise invalid(f"{words}, and set stream to true for long ones.", "background", "unsupported")
     _check_kinds(body)
     others = {name: value for name, value in body.items() if name not in (*INSTEAD, *SILENT, "reasoning")}
     return check_fields(others, ResponsesRequest.__struct_fields__) + _ignored_reasoning(body)

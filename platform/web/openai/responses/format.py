@@ -16,6 +16,7 @@ from ..logprobs import chat_logprobs
 from ..schemas import ChatRequest
 from ..tools.answer_reader import AnswerReader, Reading
 from .document import Document
+from .memory import Keeping
 from .output import Output, Told
 from .schemas import ResponsesRequest
 
@@ -23,10 +24,13 @@ IN_PROGRESS: Final = "response.in_progress"
 
 
 class ResponsesFormat:
-    def __init__(self, asked: ResponsesRequest, chat: ChatRequest, reading: Reading) -> None:
-        """`chat`: the request as a chat, with what the serving profile says for it."""
+    def __init__(
+        self, asked: ResponsesRequest, chat: ChatRequest, reading: Reading, keeping: Keeping | None = None
+    ) -> None:
+        """`chat`: the request as a chat, with what the serving profile says for it. `keeping`: None, it is not kept."""
         self._reader = AnswerReader(reading)
-        self._document = Document(asked, chat)
+        self._keeping, self._final = keeping, dict[str, Any]()
+        self._document = Document(asked, chat, keeping is not None)
         self._output = Output()
         self._entries, self._shown = list[TokenLogprob](), 0
         """Log-probabilities of all tokens, and how many of them need not be looked at again."""
@@ -39,7 +43,8 @@ class ResponsesFormat:
         parts, finish_reason = self._reader.read(0, choice)
         self._push(parts, choice.logprobs, generation)
         self._end(finish_reason)
-        return self._now(self._reader.counted(answers.usage))
+        self._final = self._now(self._reader.counted(answers.usage))
+        return self._final
 
     def events(self, delta: Delta, generation: Generation) -> bytes:
         begun = (
@@ -51,8 +56,15 @@ class ResponsesFormat:
             told += self._end(finish_reason)
         return begun + self._encoded(told)
 
+    async def keep(self, usage: Usage) -> None:
+        """Once it is complete. Where it cannot be kept, the document says so."""
+        if self._keeping is not None:
+            self._final = self._final or self._now(self._reader.counted(usage))
+            self._final["store"] = await self._keeping.keep(self._final)
+
     def last_events(self, usage: Usage) -> bytes:
-        return self._encoded([self._about_all(f"response.{self._status}", self._reader.counted(usage))])
+        final = self._final or self._now(self._reader.counted(usage))
+        return self._encoded([{"type": f"response.{self._status}", "response": final}])
 
     def ending(self, error: ApiError | None) -> bytes:
         """The openai package raises on the first of the two; others read the second."""
@@ -89,8 +101,8 @@ class ResponsesFormat:
     def _now(self, usage: Usage | None = None, error: ApiError | None = None) -> dict[str, Any]:
         return self._document.at(self._status, self._output.items, usage, error)
 
-    def _about_all(self, kind: str, usage: Usage | None = None) -> Told:
-        return {"type": kind, "response": self._now(usage)}
+    def _about_all(self, kind: str) -> Told:
+        return {"type": kind, "response": self._now()}
 
     def _encoded(self, told: list[Told]) -> bytes:
         events = b""

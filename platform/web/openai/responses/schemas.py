@@ -91,6 +91,9 @@ class ResponsesRequest(SamplingFields, kw_only=True):
         | None
     ) = None
     prompt_cache_key: str | None = None
+    store: bool = True
+    previous_response_id: Annotated[str, Meta(min_length=1, max_length=80)] | None = None
+    """The input follows what that response has read and said, its instructions left out."""
     chat_template_kwargs: dict[str, Any] | None = None
 
     @property
