@@ -6,11 +6,12 @@ The file is written before the database, so that a start which dies in between l
 import os
 import secrets
 import tempfile
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
 
-from .access.key_format import check_token, new_token
+from .access.key_format import check_readable, check_token, new_token, token_prefix
 from .access.passwords import check_password
 from .access.scopes import ADMIN_ROLE, INFERENCE
 from .audit import SYSTEM
@@ -34,22 +35,26 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 def ensure_credentials(
-    registry: Registry, path: Path, admin_password: str | None = None, api_key: str | None = None
+    registry: Registry,
+    path: Path,
+    admin_password: str | None = None,
+    api_keys: Sequence[str] = (),
+    may_be_weak: bool = False,
 ) -> Credentials:
     """Make sure that there are an admin and an inference key, and keep what is known of them in `path`, mode 0600.
 
-    `admin_password` and `api_key` are the operator's; when one changes, the old one stops working. The user `admin` is
+    `admin_password` and `api_keys` are the operator's; when one changes, the old one stops working. The user `admin` is
     made where the tenant has no admin at all; one that was removed while others stay is not made again.
-    Raises WeakSecret, and ValueError for a file that is not ours.
+    `may_be_weak`: the keys. Raises WeakSecret, and ValueError for a file that is not ours.
     """
-    known = read_credentials(path)
+    known, check = read_credentials(path), check_readable if may_be_weak else check_token
     wanted = Credentials(
         admin_password=_password(registry, known.admin_password, admin_password),
-        api_key=_api_key(registry, known.api_key, api_key),
+        api_key=_api_key(registry, known.api_key, [check(key) for key in api_keys]),
     )
     if wanted != known or not path.exists():
         _write(path, wanted)
-    _apply(registry, wanted)
+    _apply(registry, wanted, api_keys)
     return wanted
 
 
@@ -84,20 +89,23 @@ def _password(registry: Registry, known: str | None, given: str | None) -> str |
     return known if known and registry.users.verify(ADMIN_USER, known) else None
 
 
-def _api_key(registry: Registry, known: str | None, given: str | None) -> str | None:
-    if given is not None:
-        return check_token(given)
+def _api_key(registry: Registry, known: str | None, given: Sequence[str]) -> str | None:
+    if given:
+        return given[0]
     if not registry.keys.list():
         return known or new_token()
     return known if known and _is_valid(registry, known) else None
 
 
-def _apply(registry: Registry, wanted: Credentials) -> None:
+def _apply(registry: Registry, wanted: Credentials, api_keys: Sequence[str]) -> None:
     if wanted.admin_password and not registry.users.verify(ADMIN_USER, wanted.admin_password):
         registry.users.set_password(ADMIN_USER, wanted.admin_password, actor=SYSTEM)
-    if wanted.api_key and not _is_valid(registry, wanted.api_key):
-        _revoke_first_keys(registry)
-        registry.keys.create(FIRST_KEY, [INFERENCE], actor=SYSTEM, token=wanted.api_key)
+    keys = api_keys or ([wanted.api_key] if wanted.api_key else [])
+    new = [key for key in keys if not _is_valid(registry, key)]
+    if new or api_keys:
+        _revoke_first_keys(registry, {token_prefix(key) for key in keys})
+    for key in new:
+        registry.keys.create(FIRST_KEY, [INFERENCE], actor=SYSTEM, token=key, may_be_weak=bool(api_keys))
     registry.snapshots.refresh()
 
 
@@ -110,9 +118,11 @@ def _is_valid(registry: Registry, token: str) -> bool:
     return True
 
 
-def _revoke_first_keys(registry: Registry) -> None:
+def _revoke_first_keys(registry: Registry, stay: Collection[str]) -> None:
+    """But for those with these prefixes."""
     for key in registry.keys.list():
-        if key.name == FIRST_KEY and key.created_by == SYSTEM and key.revoked_at is None:
+        is_first = key.name == FIRST_KEY and key.created_by == SYSTEM and key.revoked_at is None
+        if is_first and key.prefix not in stay:
             registry.keys.revoke(key.prefix, actor=SYSTEM)
 
 

@@ -73,7 +73,7 @@ class Registry:
         return cls(
             database=database,
             store=store,
-            adapters=Adapters(database, store, None if base is None else base.name, rule, serving),
+            adapters=Adapters(database, store, () if base is None else base.names, rule, serving),
             tokenizers=Tokenizers(database),
             profiles=ServingProfiles(database),
             uploads=Uploads(database, store),

@@ -103,7 +103,7 @@ class Snapshot:
         `asker` is whom an alias routes, by its weights; None: it means its stable version. What is not among
         `only` is unknown. Raises UnknownAdapter with the nearest names, or AdapterUnavailable.
         """
-        if self.base is not None and model == self.base.name and (only is None or model in only):
+        if self.base is not None and model in self.base.names and (only is None or {model, self.base.name} & {*only}):
             return None
         reference = self._parse(model, tenant, only)
         adapter = self.adapters.get(tenant, {}).get(reference.name)
@@ -133,7 +133,7 @@ class Snapshot:
 
     def _parse(self, model: str, tenant: str, only: Only) -> Reference:
         base, _, reference = model.rpartition(":")
-        if base and (self.base is None or base != self.base.name):
+        if base and (self.base is None or base not in self.base.names):
             raise self._unknown(model, reference, tenant, only)
         try:
             return parse_reference(reference)
@@ -186,7 +186,7 @@ class Snapshot:
         return None
 
     def _unknown(self, model: str, name: str, tenant: str, only: Only) -> UnknownAdapter:
-        names = [*([self.base.name] if self.base else ()), *self.adapters.get(tenant, {})]
+        names = [*(self.base.names if self.base else ()), *self.adapters.get(tenant, {})]
         nearest = nearest_names(name, [known for known in names if only is None or known in only])
         hint = f" Did you mean {' or '.join(f'`{near}`' for near in nearest)}?" if nearest else ""
         return UnknownAdapter(f"The model `{_printable(model)}` does not exist.{hint}", nearest)

@@ -27,6 +27,7 @@ from .endpoints.authentication import access_table, guard
 from .http.database_errors import database_handlers
 from .http.limits import BodyLimit
 from .http.middleware import RejectWhileStopping, RequestContext
+from .management.start_modules import register_modules
 from .observability.engine_metrics import EngineCollector
 from .observability.refusal_log import note_refusal
 from .openai.responses.memory import forget_responses
@@ -133,6 +134,7 @@ async def _start_engine(state: State) -> None:
     try:
         await state.engine.start()
         await state.reconciler.reconcile()
+        await register_modules(state)
     except (EngineStartError, EngineUnavailable) as error:
         state.start_error = str(error)
         logger.error("the engine could not start: %s", error)

@@ -43,6 +43,7 @@ from .routing.guard import GuardKeeper
 from .routing.shadow_pool import ShadowPool
 from .routing.tallies import Tallies
 from .settings.data_folder import prepare_data_folder
+from .settings.loopback import is_loopback
 from .settings.settings import Settings
 from .text.text_processor import Template, TextProcessor, base_text_processor
 from .text.text_processor_cache import TextProcessorCache
@@ -127,9 +128,13 @@ def open_state(
     prepare_data_folder(settings.data_dir)
     model, tokenizer = ModelConfig.from_folder(model_folder), Tokenizer(model_folder)
     signature = base_signature(model_folder)
-    base = ServedBase(settings.base_name, signature, settings.trained_name, model_folder)
+    base = ServedBase(settings.base_name, signature, settings.trained_name, model_folder, settings.other_names)
     text_processor = base_text_processor(
-        tokenizer, settings.max_prompt_chars, settings.tool_call_parser, settings.reasoning_parser
+        tokenizer,
+        settings.max_prompt_chars,
+        settings.tool_call_parser,
+        settings.reasoning_parser,
+        settings.template_source,
     )
     upgrade(settings.database)
     door: EngineDoor = engine or EngineClient(settings.engine_config(model_folder))
@@ -139,7 +144,11 @@ def open_state(
     serving, least_free = served_path.serving(signature.fingerprint), int(settings.min_free_bytes)
     registry = Registry.open(settings.database, artifacts, base, least_free, rule, serving)
     credentials = ensure_credentials(
-        registry, settings.data_dir / "credentials.json", settings.admin_password_text, settings.api_key_text
+        registry,
+        settings.data_dir / "credentials.json",
+        settings.admin_password_text,
+        settings.api_keys,
+        may_be_weak=is_loopback(settings.host),
     )
     ledger = Ledger(registry.database, settings.data_dir / "usage")
     quotas = Quotas(ledger, registry.snapshots)

@@ -17,6 +17,8 @@ ENTRY = ROOT / "deploy" / "loraplex"
     [
         (["serve", "--port", "9000"], ["serve", "--port", "9000"]),
         (["--model", "my model", "--port=9000"], ["serve", "--model", "my model", "--port=9000"]),
+        (["Qwen/Qwen3-0.6B", "--max-model-len", "8k"], ["serve", "Qwen/Qwen3-0.6B", "--max-model-len", "8k"]),
+        (["/models/mine"], ["serve", "/models/mine"]),
         (["doctor", "--json"], ["doctor", "--json"]),
         (["--version"], ["--version"]),
         (["--help"], ["--help"]),

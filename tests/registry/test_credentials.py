@@ -52,13 +52,25 @@ def test_the_second_start_changes_nothing(registry: Registry, path: Path) -> Non
 
 
 def test_the_operator_sets_and_changes_them(registry: Registry, path: Path) -> None:
-    first = ensure_credentials(registry, path, "correct horse", "first-chosen-key")
+    first = ensure_credentials(registry, path, "correct horse", ["first-chosen-key"])
     assert (first.admin_password, first.api_key) == ("correct horse", "first-chosen-key")
     assert opens(registry, first)
-    second = ensure_credentials(registry, path, "battery staple", "second-chosen-key")
+    second = ensure_credentials(registry, path, "battery staple", ["second-chosen-key"])
     assert opens(registry, second)
     assert read_credentials(path) == second
     assert registry.users.verify("admin", "correct horse") is None
+    with pytest.raises(InvalidKey):
+        snapshot(registry).authenticate("first-chosen-key")
+
+
+def test_the_operator_sets_several_keys_and_may_say_that_weak_ones_will_do(registry: Registry, path: Path) -> None:
+    ensure_credentials(registry, path, api_keys=["first-chosen-key", "second-chosen-key"])
+    for key in ("first-chosen-key", "second-chosen-key"):
+        assert snapshot(registry).authenticate(key).name == "first key"
+    ensure_credentials(registry, path)
+    assert snapshot(registry).authenticate("second-chosen-key"), "a start without keys changes none"
+    ensure_credentials(registry, path, api_keys=["second-chosen-key", "EMPTY"], may_be_weak=True)
+    assert read_credentials(path).api_key == "second-chosen-key" and snapshot(registry).authenticate("EMPTY")
     with pytest.raises(InvalidKey):
         snapshot(registry).authenticate("first-chosen-key")
 
@@ -107,16 +119,16 @@ def test_a_deleted_file_makes_no_new_logins(registry: Registry, path: Path) -> N
 
 
 def test_a_revoked_key_stays_revoked_even_if_the_operator_gives_it(registry: Registry, path: Path) -> None:
-    ensure_credentials(registry, path, api_key="first-chosen-key")
+    ensure_credentials(registry, path, api_keys=["first-chosen-key"])
     registry.keys.revoke(registry.keys.list()[0].prefix, actor="user:admin")
     with pytest.raises(InvalidKey, match="revoked"):
-        ensure_credentials(registry, path, api_key="first-chosen-key")
+        ensure_credentials(registry, path, api_keys=["first-chosen-key"])
 
 
 @pytest.mark.parametrize(("password", "key"), [("short", None), ("", None), (None, "sk-1234"), (None, "")])
 def test_weak_settings_are_refused(registry: Registry, path: Path, password: str | None, key: str | None) -> None:
     with pytest.raises(WeakSecret):
-        ensure_credentials(registry, path, password, key)
+        ensure_credentials(registry, path, password, [] if key is None else [key])
     assert registry.users.get("admin") is None
     assert not path.exists()
 

@@ -261,8 +261,8 @@ def test_the_version(run: Run) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"API_KEY": "password"}, "API key must have at least"),
-        ({"API_KEY": "aaaaaaaaaaaaaaaaaaaaaaaa"}, "easily guessed"),
+        ({"API_KEY": "password", "HOST": "0.0.0.0"}, "API key must have at least"),
+        ({"API_KEY": "aaaaaaaaaaaaaaaaaaaaaaaa", "HOST": "0.0.0.0"}, "easily guessed"),
         ({"ADMIN_PASSWORD": "changeme-please"}, "easily guessed"),
         ({"PORT": "70000"}, "port"),
         ({"PORT": "none"}, "port"),

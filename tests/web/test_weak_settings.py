@@ -13,6 +13,8 @@ from loraplex.web.settings.settings import Settings
 
 GOOD = "k7Qv-correct-horse-92"
 SERVER = "postgresql://me@db/loraplex"
+OPEN = {"host": "0.0.0.0"}
+"""Others reach it: on a loopback address a weak key is accepted with a warning."""
 Change = Callable[[Path], dict[str, object]]
 
 
@@ -58,12 +60,12 @@ WEAK: dict[str, tuple[Change, str]] = {
     "a word of samples in disguise": (given(admin_password="P@ssw0rd-1"), "openssl rand -hex 24"),
     "a row of the keyboard as password": (given(admin_password="Qwerty-2026"), "openssl rand -hex 24"),
     "an empty key": (given(api_key=""), "longer"),
-    "a short key": (given(api_key="k7Qv-92"), "longer"),
-    "the key of every example": (given(api_key="sk-1234567890abcdef"), "one is made at the first start"),
-    "a placeholder as key": (given(api_key="your-api-key-here"), "openssl rand -hex 24"),
-    "the key of vLLM's examples": (given(api_key="token-abc123"), "openssl rand -hex 24"),
-    "a key that says there is none": (given(api_key="sk-no-key-required"), "openssl rand -hex 24"),
-    "a key in order": (given(api_key="0123456789abcdef"), "openssl rand -hex 24"),
+    "a short key": (given(api_key="k7Qv-92", **OPEN), "longer"),
+    "the key of every example": (given(api_key="sk-1234567890abcdef", **OPEN), "one is made at the first start"),
+    "a placeholder as key": (given(api_key="your-api-key-here", **OPEN), "openssl rand -hex 24"),
+    "the key of vLLM's examples": (given(api_key="token-abc123", **OPEN), "openssl rand -hex 24"),
+    "a key that says there is none": (given(api_key="sk-no-key-required", **OPEN), "openssl rand -hex 24"),
+    "a key in order": (given(api_key="0123456789abcdef", **OPEN), "openssl rand -hex 24"),
     "a password twice": (of_file("admin_password", admin_password=GOOD), "use one of them"),
     "a key twice": (of_file("api_key", api_key=GOOD), "use one of them"),
     "an empty password beside a file": (of_file("admin_password", admin_password=""), "use one of them"),

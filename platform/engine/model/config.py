@@ -66,6 +66,13 @@ class ModelConfig:
         generation = Path(folder) / "generation_config.json"
         return parse_config(read_json(path), read_json(generation) if generation.is_file() else {})
 
+    def length(self, asked: int | None) -> int:
+        """Tokens of prompt plus output; None: all that the model was made for. ValueError beyond that."""
+        longest = self.max_position_embeddings
+        if asked is not None and not 2 <= asked <= longest:
+            raise ValueError(f"max_model_len must be between 2 and {longest}, the model's own, got {asked}")
+        return longest if asked is None else asked
+
     def linear_shapes(self) -> dict[str, tuple[int, int]]:
         """kind -> (in_features, out_features) of each linear of a layer."""
         query, key = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim

@@ -10,6 +10,11 @@ FOLDED_DIGEST: Final = "loraplex_awq_scales"
 """In config.json: the SHA-256 of that file. Without the file the model answers, and its adapters answer wrongly."""
 
 
+def is_hub_id(model: str) -> bool:
+    """owner/name, and no folder of this machine."""
+    return model.count("/") == 1 and not model.startswith((".", "/", "~")) and not Path(model).is_dir()
+
+
 def resolve_model_folder(model: str) -> Path:
     """A local folder as it is; a hub id as the folder its safetensors and JSON files were downloaded to.
 
@@ -18,7 +23,7 @@ def resolve_model_folder(model: str) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    if model.count("/") != 1 or model.startswith((".", "/", "~")):
+    if not is_hub_id(model):
         raise ValueError(f"the model folder {model} does not exist; give a local folder or a hub id such as owner/name")
     from huggingface_hub import snapshot_download
 

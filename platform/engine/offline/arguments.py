@@ -11,57 +11,9 @@ from ..cache_paths import user_cache
 from ..config import ADAPTER_SHARE, EngineConfig
 from ..model.config import ModelConfig
 from ..model.folder import resolve_model_folder
+from ..vllm_arguments import ARGUMENTS, OWN, RENAMED, agreed_quantization, renamed_value
 
 UNLIMITED: Final = 1 << 30
-OWN: Final = frozenset(EngineConfig.__struct_fields__) - {"model"}
-NO_EFFECT: Final = frozenset(
-    {
-        "calculate_kv_scales",
-        "compilation_config",
-        "disable_custom_all_reduce",
-        "disable_log_requests",
-        "disable_log_stats",
-        "distributed_executor_backend",
-        "enable_chunked_prefill",
-        "enable_log_requests",
-        "enable_lora",
-        "enforce_eager",
-        "fully_sharded_loras",
-        "limit_mm_per_prompt",
-        "long_lora_scaling_factors",
-        "lora_dtype",
-        "max_cpu_loras",
-        "max_lora_rank",
-        "max_loras",
-        "max_seq_len_to_capture",
-        "swap_space",
-        "tokenizer_mode",
-        "trust_remote_code",
-        "use_v2_block_manager",
-    }
-)
-"""Of vLLM's, for speed or memory there. Any number of adapters of any rank shares a batch here; no code of a checkpoint
-is ever run."""
-ONLY: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
-    "tensor_parallel_size": ((1, None), "a model runs on one device; start one server a device"),
-    "pipeline_parallel_size": ((1, None), "a model runs on one device; start one server a device"),
-    "data_parallel_size": ((1, None), "an LLM is one engine; make several, or start several servers"),
-    "cpu_offload_gb": ((0, None), "quantize the weights instead, for example with quantization='int4'"),
-    "load_format": (("auto", "safetensors", None), "weights are read from safetensors files"),
-    "revision": ((None, "main"), "download the revision, and give its folder"),
-    "tokenizer_revision": ((None, "main"), "download the revision, and give its folder"),
-    "skip_tokenizer_init": ((False, None), "the tokenizer is read in any case, for stop strings"),
-    "task": ((None, "auto", "generate", "embed"), "a model generates text and makes embeddings"),
-    "runner": ((None, "auto", "generate", "pooling"), "a model generates text and makes embeddings"),
-    "convert": ((None, "auto", "none", "embed"), "a model generates text and makes embeddings"),
-    "speculative_config": ((None,), "there is no speculation"),
-    "hf_overrides": ((None, {}), "change config.json in the model's folder"),
-}
-"""vLLM's that say something else than is done here: what is taken, and what to do about another value."""
-RENAMED: Final = {"num_gpu_blocks_override": "num_kv_blocks", "kv_cache_memory_bytes": "kv_cache_memory"}
-DTYPES: Final = {"half": "float16", "float": "float32"}
-CACHE_DTYPES: Final = {"fp8": "fp8_e4m3"}
-QUANTIZED_AT_LOAD: Final = ("none", "int4", "int8", "fp8", "awq")
 
 
 class EngineArgs:
@@ -85,53 +37,30 @@ class EngineArgs:
         return EngineConfig(model=str(folder), **_defaults(settings) | settings)
 
 
-def agreed_quantization(asked: str | None, model: ModelConfig) -> str:
-    """What is to be done to the weights as they are loaded: nothing where the checkpoint has that quantization already.
-
-    ValueError where it has another, or `asked` cannot be made of floats.
-    """
-    own = None if model.quantization is None else model.quantization.method
-    if asked in (None, "none", own):
-        return "none"
-    if own is not None:
-        raise ValueError(
-            f"quantization={asked!r}, but the checkpoint is quantized with {own!r}: leave quantization out"
-        )
-    if asked not in QUANTIZED_AT_LOAD:
-        raise ValueError(
-            f"quantization={asked!r} is not made of a float checkpoint as it is loaded; there are "
-            f"{', '.join(QUANTIZED_AT_LOAD[1:])}, or give a checkpoint that is quantized with {asked!r}"
-        )
-    return str(asked)
-
-
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of EngineConfig that are not left out."""
-    settings = {RENAMED.get(name, name): value for name, value in given.items() if name not in NO_EFFECT}
-    for name, (taken, advice) in ONLY.items():
-        value = settings.pop(name, None)
-        if value is not None and value not in taken:
-            raise ValueError(f"{name}={value!r} is not supported: {advice}")
+    for name in ARGUMENTS.keys() & given:
+        refusal = ARGUMENTS[name].refusal(name, given[name])
+        if refusal is not None:
+            raise ValueError(refusal)
+    settings = {RENAMED.get(name, name): value for name, value in given.items() if name not in ARGUMENTS}
     for name in settings:
         if name not in OWN:
             raise TypeError(_unknown(name))
     if "dtype" in settings:
         settings["dtype"] = _dtype(settings["dtype"])
-    if settings.get("kv_cache_dtype") in CACHE_DTYPES:
-        settings["kv_cache_dtype"] = CACHE_DTYPES[settings["kv_cache_dtype"]]
-    return {name: value for name, value in settings.items() if value is not None}
+    return {name: renamed_value(name, value) for name, value in settings.items() if value is not None}
 
 
 def _unknown(name: str) -> str:
-    known = ["tokenizer", "adapters", *OWN, *NO_EFFECT, *ONLY, *RENAMED]
+    known = ["tokenizer", "adapters", *OWN, *ARGUMENTS, *RENAMED]
     near = difflib.get_close_matches(name, known, n=1)
     return f"unknown argument {name!r}" + (f"; did you mean {near[0]!r}?" if near else "; see EngineConfig")
 
 
 def _dtype(given: Any) -> str:
     """Also torch's, such as torch.bfloat16."""
-    name = str(given).removeprefix("torch.")
-    return DTYPES.get(name, name)
+    return str(given).removeprefix("torch.")
 
 
 def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -134,12 +134,7 @@ def make_loader(model: ModelConfig, checkpoint: Checkpoint, device: Device) -> D
 
 def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     """Tokens of prompt plus output. ValueError beyond the positions the model was made for."""
-    longest = model.max_position_embeddings
-    if config.max_model_len is None:
-        return longest
-    if not 2 <= config.max_model_len <= longest:
-        raise ValueError(f"max_model_len must be between 2 and {longest}, the model's own, got {config.max_model_len}")
-    return config.max_model_len
+    return model.length(config.max_model_len)
 
 
 def describe_adapters(pool: AdapterPool) -> list[AdapterStatus]:

@@ -25,6 +25,13 @@ def check_token(token: str) -> str:
     return token
 
 
+def check_readable(token: str) -> str:
+    """A token that fits into a header, however short; raises WeakSecret."""
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise WeakSecret("The API key must have ASCII characters and no space. Choose a longer one.")
+    return token
+
+
 def token_prefix(token: str) -> str:
     """The public part. A token chosen by the operator has none: a short hash stands in."""
     match = _TOKEN.fullmatch(token)

@@ -18,7 +18,7 @@ from ..database.tables import DEFAULT_TENANT, utc_now
 from ..errors import InvalidKey, RegistryError
 from ..names import check_label
 from ..revision import bump_revision
-from .key_format import check_token, new_token, token_hash, token_prefix
+from .key_format import check_readable, check_token, new_token, token_hash, token_prefix
 from .quotas import OPEN, Quota, quota_of, set_quota
 from .scopes import ADMIN, SCOPES
 from .shared_secrets import API_KEYS, shared_secret
@@ -90,12 +90,14 @@ class Keys:
         token: str | None = None,
         adapters: Iterable[str] | None = None,
         quota: Quota = OPEN,
+        may_be_weak: bool = False,
     ) -> CreatedKey:
-        """A new key; `token` is for keys chosen by the operator, `adapters` as ApiKey has it. Raises RegistryError for
+        """A new key; `token` is for keys chosen by the operator, who may say that a weak one will do; `adapters` as
+        ApiKey has it. Raises RegistryError for
         unknown scopes, wrong limits and adapters, InvalidKey for a token that was used before."""
         granted = _check_scopes(scopes)
         names = None if adapters is None else _check_adapters(adapters, granted)
-        token = new_token() if token is None else check_token(token)
+        token = new_token() if token is None else (check_readable if may_be_weak else check_token)(token)
         with self._database.write() as session:
             bump_revision(session)
             _check_unused(session, token)

@@ -50,7 +50,7 @@ class Adapters:
     """A reference `name` means the adapter as a whole, `name@3` or `name@alias` one version of it.
 
     Every method raises InvalidName or UnknownAdapter for a reference that means nothing to the tenant.
-    `actor` is `user:<name>`, `key:<prefix>`, `cli` or `system`. `reserved` is the base model's name. `rule`: which
+    `actor` is `user:<name>`, `key:<prefix>`, `cli` or `system`. `reserved` are the base model's names. `rule`: which
     versions an alias may point at; None: any. `serving`: as of Certificates.
     """
 
@@ -58,7 +58,7 @@ class Adapters:
         self,
         database: Database,
         store: ArtifactStore,
-        reserved: str | None = None,
+        reserved: Sequence[str] = (),
         rule: PromotionRule | None = None,
         serving: str | None = None,
     ) -> None:
@@ -68,7 +68,7 @@ class Adapters:
     def check_name(self, name: str) -> None:
         """Raise InvalidName unless an adapter may have this name."""
         check_adapter_name(name)
-        if self._reserved is not None and name == self._reserved.lower():
+        if name in map(str.lower, self._reserved):
             raise InvalidName(f"'{name}' is the name of the base model. Choose another name for the adapter.")
 
     def add_version(

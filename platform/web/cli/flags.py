@@ -36,7 +36,7 @@ def _option(name: str) -> inspect.Parameter:
     field = Settings.model_fields[name]
     is_switch = field.annotation is bool
     flag = name.replace("_", "-")
-    declaration = f"--{flag}/--no-{flag}" if is_switch else f"--{flag}"
+    declaration = f"--{flag}/--no-{flag}" if is_switch and not name.startswith("no_") else f"--{flag}"
     default = format_default(field.default)
     option = typer.Option(
         declaration,

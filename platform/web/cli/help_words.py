@@ -16,6 +16,9 @@ NAMED: Final = {
     "database_url": "URL",
     "root_path": "PATH",
     "served_name": "NAME",
+    "also_served_as": "NAME,NAME",
+    "lora_modules": "NAME=FOLDER ...",
+    "chat_template": "FILE|TEMPLATE",
 }
 UNITS: Final = {"_timeout": "SECONDS", "_seconds": "SECONDS", "_hours": "HOURS", "_file": "FILE"}
 BINARY: Final = (("GiB", 30), ("MiB", 20), ("KiB", 10))

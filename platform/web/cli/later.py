@@ -16,8 +16,9 @@ def add_word(
 ) -> None:
     """Add the word that `module` keeps as `name`, or the group that it keeps as `app`.
 
-    `module`: below this package, as `serve.doctor`. `help`: what the help of `app` says of it, a command's docstring or
-    a group's own help. `on_folder`: it has to do with a data folder.
+    `module`: below this package, as `serve.doctor`. Its `Command`, if it has one, reads what follows the word. `help`:
+    what the help of `app` says of it, a command's docstring or a group's own help. `on_folder`: it has to do with a
+    data folder.
     """
 
     def written() -> Any:
@@ -29,7 +30,8 @@ def add_word(
         alone.callback()(lambda: None)  # a group though it has one word
         if group is None:
             word = getattr(found, name.replace("-", "_"))
-            alone.command(name, epilog=epilog)(with_data_dir(word) if on_folder else word)
+            kind = getattr(found, "Command", TyperCommand)
+            alone.command(name, epilog=epilog, cls=kind)(with_data_dir(word) if on_folder else word)
         else:
             for one in group.registered_commands:
                 if on_folder and one.cls is not Later and one.callback is not None:

@@ -30,7 +30,7 @@ def opened_registry(settings: Settings) -> Iterator[tuple["Registry", "ServedBas
     from ..certificates.served import promotion_rule
 
     folder = resolve_model_folder(settings.model)
-    base = ServedBase(settings.base_name, base_signature(folder), settings.trained_name, folder)
+    base = ServedBase(settings.base_name, base_signature(folder), settings.trained_name, folder, settings.other_names)
     prepare_data_folder(settings.data_dir)
     upgrade(settings.database)
     served, artifacts = served_path(settings, base), settings.data_dir / "artifacts"

@@ -29,6 +29,7 @@ from ..http.database_errors import fault_of
 from ..http.errors import ApiError, forbidden, not_found, overloaded, unauthorized
 from ..http.fair_executor import asking
 from ..http.open_connections import tell_known
+from ..settings.loopback import is_loopback
 from ..settings.running_server import ACTOR
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 TENANT: Final = "tenant"
 """Name in the query of whose things are meant."""
+ANYONE: Final = Caller(DEFAULT_TENANT, "user:anyone", frozenset({Permission.INFERENCE}))
+"""Without a key, where none is needed."""
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 MAX_SNAPSHOT_AGE: Final = 60.0
 """Seconds for which keys are still believed while the database is unavailable."""
@@ -58,7 +61,7 @@ async def guard(request: Request) -> None:
     needed = request.app.state.access.get(id(request.scope["route"]), Permission.ADMIN)
     if needed == PUBLIC or (needed == MONITORING and _is_local(request, state)):
         return
-    caller = request.state.caller = await identify(request, state)
+    caller = request.state.caller = await _caller(request, state, needed)
     tell_known(request.scope)
     asking.set(caller.tenant)
     if not caller.allows(Permission.OPERATE if needed == MONITORING else needed):
@@ -66,6 +69,24 @@ async def guard(request: Request) -> None:
     if caller.only is not None and needed != Permission.INFERENCE:
         _check_adapter(request, caller.only)
     request.state.caller = _in_named_tenant(caller, request.query_params.get(TENANT, ""), state)
+
+
+async def _caller(request: Request, state: "State", needed: str) -> Caller:
+    """As `identify`. With no_api_key, programs of this machine may use models with no key and with any."""
+    try:
+        return await identify(request, state)
+    except ApiError as error:
+        if error.status != 401 or needed != Permission.INFERENCE or not _is_open_to(request, state):
+            raise
+        return ANYONE
+
+
+def _is_open_to(request: Request, state: "State") -> bool:
+    """Not to pages of elsewhere: a browser names them, and knows this machine by their host."""
+    host = request.url.hostname or ""
+    origin = request.headers.get("origin")
+    is_own_page = origin is None or origin.partition("://")[2] == request.headers.get("host")
+    return state.settings.no_api_key and is_loopback(client_address(request)) and is_loopback(host) and is_own_page
 
 
 def _in_named_tenant(caller: Caller, tenant: str, state: "State") -> Caller:

@@ -27,8 +27,9 @@ async def list_models(state: StateOf, caller: CallerOf) -> dict[str, Any]:
         _adapter_card(state, adapter.name, version.digest, version.created_at, profiles.get(version.profile_digest))
         for adapter, version in servable
     ]
-    base = [_base_card(state, caller)] if caller.only is None or state.base.name in caller.only else []
-    return {"object": "list", "data": [*base, *cards]}
+    names = (state.base.name, *state.settings.also_served_as)
+    bases = [_base_card(state, caller, name) for name in names if caller.only is None or state.base.name in caller.only]
+    return {"object": "list", "data": [*bases, *cards]}
 
 
 @router.get("/v1/models/{name:path}")
@@ -38,14 +39,14 @@ async def get_model(name: str, state: StateOf, caller: CallerOf) -> dict[str, An
         return await list_models(state, caller)
     found = find_model(state.snapshots, caller, name, Asker(caller.actor))
     if found is None:
-        return _base_card(state, caller)
+        return _base_card(state, caller, name)
     return _adapter_card(state, name, found.digest, found.created_at, found.profile)
 
 
-def _base_card(state: State, caller: Caller) -> dict[str, Any]:
+def _base_card(state: State, caller: Caller, name: str) -> dict[str, Any]:
     """`root`: where the model is, which is for whoever operates the server; its name for others."""
     root = state.settings.model if caller.oversees else state.base.name
-    return _card(state, state.base.name, root, None, state.created)
+    return _card(state, name, root, None, state.created)
 
 
 def _adapter_card(

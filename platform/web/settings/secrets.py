@@ -85,6 +85,14 @@ def refuse_weak(name: str, secret: SecretStr | None, check: Callable[[str], str]
         raise ValueError(f"{name} is easily guessed. {remedy[0].upper()}{remedy[1:]}")
 
 
+def is_weak(secret: str, check: Callable[[str], str]) -> bool:
+    """Whether it is short, or easily guessed."""
+    try:
+        return is_sample(check(secret))
+    except ValueError:
+        return True
+
+
 def is_sample(secret: str) -> bool:
     """Whether it stands in some example, or has hardly a letter beside the words and runs that examples are made of."""
     lower = secret.lower()

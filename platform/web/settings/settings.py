@@ -7,12 +7,17 @@ from pydantic import ByteSize, Field, PrivateAttr, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from loraplex.engine.config import ADAPTER_SHARE, EngineConfig, check_step
+from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.folder import is_hub_id
+from loraplex.engine.vllm_arguments import agreed_quantization
 from loraplex.registry.access.key_format import check_token
 from loraplex.registry.access.passwords import check_password
 
 from ..reasoning.marks import ReasoningParser
 from ..tool_calls.formats.known import ToolCallParser
-from .secrets import MASK, SECRETS, mask_url, refuse_open_file, refuse_weak, with_secrets_of_files
+from .loopback import check_keys, check_open
+from .lora_modules import LoraModules
+from .secrets import MASK, SECRETS, is_weak, mask_url, refuse_open_file, refuse_weak, with_secrets_of_files
 from .sources import (
     DEFAULT,
     DEFAULT_DATA_DIR,
@@ -25,7 +30,8 @@ from .sources import (
     sources_of,
     warn_of_unknown_variables,
 )
-from .types import Bytes, Count, Folders, Fraction, Port, RootPath, Share, WholePath
+from .template import read_template
+from .types import Bytes, Count, Folders, Fraction, Names, Port, RootPath, Share, Tokens, WholePath
 
 DEMO_MODEL = ROOT / "examples" / "demo" / "model"
 
@@ -45,6 +51,9 @@ class Settings(BaseSettings):
     data_dir: WholePath = Field(DEFAULT_DATA_DIR, description="Folder for the database, adapter files and credentials")
     model: str = Field(str(DEMO_MODEL), description="Base model: a local folder in Hugging Face layout, or a hub id")
     served_name: str = Field("", description="Name of the base model in the API; empty: the last part of `model`")
+    also_served_as: Names = Field(
+        (), description="More names of the base model in the API, separated by commas; its hub id always is one"
+    )
     database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the data folder")
     database_password: SecretStr | None = Field(None, description="Password of the database, if its URL has none")
     database_password_file: WholePath | None = Field(None, description="File that holds the database's password")
@@ -54,10 +63,18 @@ class Settings(BaseSettings):
     admin_password_file: WholePath | None = Field(None, description="File that holds the admin password")
     api_key: SecretStr | None = Field(
         None,
-        description="First inference key (clients read theirs from LORAPLEX_KEY); none: generated at the first start",
+        description="First inference key, or several with a space between (clients read theirs from LORAPLEX_KEY); "
+        "none: generated at the first start",
     )
     api_key_file: WholePath | None = Field(None, description="File that holds the first inference key")
 
+    no_api_key: bool = Field(
+        False, description="Serve the models without a key, on a loopback address alone; the dashboard keeps its login"
+    )
+
+    lora_modules: LoraModules = Field(
+        (), description="Adapters to register at the start: name=path or JSON objects; a bad one refuses the start"
+    )
     adapter_folders: Folders = Field(
         (),
         description="Folders that adapters may be loaded from (/v1/load_lora_adapter, upload page); none: not allowed",
@@ -76,6 +93,9 @@ class Settings(BaseSettings):
         description="Refuse uploaded adapters that do not change the logits: the engine runs a short prompt with each",
     )
 
+    chat_template: str = Field(
+        "", description="File of a chat template, or the template itself; empty: the template of the checkpoint"
+    )
     tool_call_parser: ToolCallParser = Field(
         "auto",
         description="Tool call format. An adapter's profile overrides it. auto: from the chat template",
@@ -98,17 +118,19 @@ class Settings(BaseSettings):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the engine runs")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="How weights are stored")
-    quantization: Literal["none", "int4", "int8", "fp8", "awq"] = Field(
-        "none", description="Quantization of a float checkpoint's linear layers at load; awq: quantized once"
+    quantization: Literal["none", "int4", "int8", "fp8", "awq", "gptq", "compressed-tensors"] = Field(
+        "none",
+        description="Quantization of a float checkpoint's linear layers at load (awq: quantized once), or the method "
+        "that the checkpoint has",
     )
     head_quantization: Literal["none", "int8"] = Field("none", description="Quantization of the output head")
     weights_cache_bytes: Bytes = Field(
         ByteSize(32 << 30),
         description="Disk space in the data folder for packed and AWQ weights, which speed up the next start; 0: none",
     )
-    max_model_len: Count | None = Field(None, description="Tokens of prompt plus output; none: the checkpoint's")
+    max_model_len: Tokens | None = Field(None, description="Tokens of prompt plus output; none: the checkpoint's")
     max_num_seqs: Count = Field(64, description="Maximum sequences in one step")
-    max_num_batched_tokens: Count = Field(512, description="Maximum tokens in one engine step")
+    max_num_batched_tokens: Tokens = Field(512, description="Maximum tokens in one engine step")
     block_size: Count = Field(16, description="Tokens in one KV-cache block")
     gpu_memory_utilization: Share = Field(
         0.9, description="Share of GPU memory for the engine; the KV cache gets the rest of it"
@@ -239,7 +261,8 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _refuse_weak_secrets(self) -> Self:
         refuse_weak("admin_password", self.admin_password, check_password)
-        refuse_weak("api_key", self.api_key, check_token)
+        check_keys(self)
+        check_open(self)
         if self.database_url or self.database_password is not None:
             from .database import check_database  # SQLAlchemy takes a while, and our own file needs no check
 
@@ -265,6 +288,12 @@ class Settings(BaseSettings):
         return "demo" if self.model == str(DEMO_MODEL) else self.model.rstrip("/").rsplit("/", 1)[-1]
 
     @property
+    def other_names(self) -> tuple[str, ...]:
+        """What else clients may call the base model."""
+        hub_id = (self.model,) if is_hub_id(self.model) else ()
+        return tuple(dict.fromkeys(name for name in (*self.also_served_as, *hub_id) if name != self.base_name))
+
+    @property
     def trained_name(self) -> str:
         """What adapters call the base model in their configuration."""
         return "loraplex-demo" if self.model == str(DEMO_MODEL) else self.model
@@ -288,8 +317,18 @@ class Settings(BaseSettings):
         return _text(self.admin_password)
 
     @property
-    def api_key_text(self) -> str | None:
-        return _text(self.api_key)
+    def api_keys(self) -> tuple[str, ...]:
+        """The operator's; none: one is made."""
+        return tuple((_text(self.api_key) or "").split())
+
+    @property
+    def has_weak_key(self) -> bool:
+        return any(is_weak(key, check_token) for key in self.api_keys)
+
+    @property
+    def template_source(self) -> str | None:
+        """The operator's chat template; None: the checkpoint's. ValueError where it is neither file nor template."""
+        return read_template(self.chat_template) if self.chat_template else None
 
     def engine_config(self, model_folder: Path) -> EngineConfig:
         """What the engine is started with; `model_folder` is where `model` lies on this machine."""
@@ -301,6 +340,8 @@ class Settings(BaseSettings):
             "weights_cache",
         }
         values = {name: _plain(getattr(self, name)) for name in sorted(shared)}
+        if self.quantization != "none":
+            values["quantization"] = agreed_quantization(self.quantization, ModelConfig.from_folder(model_folder))
         values["weights_cache"] = str(self.weights_folder)
         if self.adapter_memory is None:
             del values["adapter_memory"]

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 from pydantic_settings import NoDecode
@@ -13,6 +13,11 @@ Fraction = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+HUMAN: Final = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT])")
+UNITS: Final = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+BINARY: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def _plain_int(value: object) -> object:
@@ -24,9 +29,25 @@ def _plain_int(value: object) -> object:
     return value
 
 
+def human_number(value: object) -> object:
+    """As vLLM reads it: 8k is 8000, 8K is 8192, 1.5m is 1500000. What is no such text stays."""
+    found = HUMAN.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None:
+        return value
+    number, unit = found.groups()
+    if unit.isupper() and "." in number:
+        raise ValueError(f"{value}: a binary unit takes a whole number; write {number}{unit.lower()}, or a number")
+    return round(float(number) * UNITS[unit]) if unit.islower() else int(number) * BINARY[unit]
+
+
 def _split_folders(value: object) -> object:
     """A list, or one text with the folders separated as in PATH."""
     return [part for part in value.split(os.pathsep) if part] if isinstance(value, str) else value
+
+
+def _split_names(value: object) -> object:
+    """A list, or one text with commas."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 def _check_folders(folders: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -53,6 +74,9 @@ def kinds_of(annotation: Any) -> Iterator[Any]:
         yield from kinds_of(part)
 
 
+Tokens = Annotated[int, BeforeValidator(human_number), Field(ge=1)]
+"""Also as 8k or 8K."""
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_names)]
 Bytes = Annotated[ByteSize, BeforeValidator(_plain_int)]
 Folders = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split_folders), AfterValidator(_check_folders)]
 WholePath = Annotated[Path, AfterValidator(Path.absolute)]

@@ -116,9 +116,15 @@ class UntrustedTemplate:
 
 
 def base_text_processor(
-    tokenizer: Tokenizer, max_chars: int, tool_call_parser: str = AUTO, reasoning_parser: str = AUTO
+    tokenizer: Tokenizer,
+    max_chars: int,
+    tool_call_parser: str = AUTO,
+    reasoning_parser: str = AUTO,
+    template_source: str | None = None,
 ) -> TextProcessor:
-    """Of the base, with its own template. ValueError when that is not a template."""
+    """Of the base, with its own template, or with `template_source`. ValueError when that is not a template."""
+    if template_source is not None:
+        tokenizer.chat_template, tokenizer.tool_template = template_source, None
     template, tool_template = trusted_templates(tokenizer, max_chars)
     return TextProcessor(
         tokenizer,

@@ -9,7 +9,7 @@ import torch
 
 from loraplex import LLM, EngineArgs
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.offline.arguments import NO_EFFECT, ONLY, OWN, RENAMED, agreed_quantization
+from loraplex.engine.vllm_arguments import ARGUMENTS, OWN, RENAMED, agreed_quantization
 from loraplex.quant.config.config import OneLayout, QuantizationConfig
 from tests.checkpoints import make_checkpoint
 
@@ -20,7 +20,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_no_name_has_two_meanings() -> None:
-    groups = [OWN, NO_EFFECT, frozenset(ONLY), frozenset(RENAMED)]
+    groups = [OWN, frozenset(ARGUMENTS), frozenset(RENAMED)]
     assert sum(map(len, groups)) == len(frozenset().union(*groups))
 
 
@@ -45,7 +45,9 @@ def test_vllms_spelling_becomes_our_setting(base: Path, given: dict[str, Any], f
 
 
 def test_what_has_no_effect_here_is_taken(base: Path) -> None:
-    taken = dict.fromkeys(NO_EFFECT, True) | {name: values[0] for name, (values, _) in ONLY.items()}
+    taken = dict[str, Any].fromkeys((name for name, one in ARGUMENTS.items() if one.is_without_need), True)
+    taken |= {name: None for name in ARGUMENTS if name not in taken}
+    taken |= {"tensor_parallel_size": 1, "cpu_offload_gb": 0.0, "load_format": "auto", "enable_sleep_mode": False}
     assert EngineArgs(base, **taken).create_engine_config() == EngineArgs(base).create_engine_config()
 
 

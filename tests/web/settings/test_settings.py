@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from loraplex.engine.config import ADAPTER_SHARE, EngineConfig
+from loraplex.web.settings.loopback import warn_of_open
 from loraplex.web.settings.secrets import MASK, mask_url
 from loraplex.web.settings.settings import Settings
 
@@ -118,10 +119,97 @@ def test_weak_passwords_are_refused_with_a_hint(password: str) -> None:
         Settings(admin_password=password)
 
 
-@pytest.mark.parametrize("key", ["sk-1234", "sk-1234567890123", "has a space inside it", "changeme-changeme"])
+@pytest.mark.parametrize("key", ["sk-1234", "sk-1234567890123", "changeme-changeme"])
 def test_weak_keys_are_refused_with_a_hint(key: str) -> None:
     with pytest.raises(ValidationError, match=r"longer|openssl rand"):
-        Settings(api_key=key)
+        Settings(api_key=key, host="0.0.0.0")
+    with pytest.raises(ValidationError, match=r"longer|openssl rand"):
+        Settings(api_key=f"lp-some-inference-key {key}", host="::")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.0.9", "::1", "localhost", "LocalHost."])
+def test_a_weak_key_is_taken_with_a_warning_where_only_this_machine_reaches_it(
+    host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(api_key="EMPTY token-abc123", host=host)
+    assert settings.api_keys == ("EMPTY", "token-abc123")
+    warn_of_open(settings)
+    assert "api_key is easily guessed" in caplog.text and "EMPTY" not in caplog.text
+    caplog.clear()
+    warn_of_open(Settings(api_key="lp-some-inference-key", host=host))
+    assert not caplog.messages
+
+
+def test_no_key_is_asked_for_on_a_loopback_address_alone(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_open(Settings(no_api_key=True))
+    assert "every program of this machine can use the models" in caplog.text
+    for host in ("0.0.0.0", "::", "192.168.1.7", "example.org"):
+        with pytest.raises(ValidationError, match=f"everybody who reaches {host} could use the server"):
+            Settings(no_api_key=True, host=host)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("8k", 8000), ("8K", 8192), ("1.5k", 1500), ("2m", 2_000_000), ("1M", 1 << 20), ("512", 512), (77, 77)],
+)
+def test_tokens_may_have_a_unit(given: object, meant: int) -> None:
+    settings = Settings(max_model_len=given, max_num_batched_tokens=given)  # type: ignore[arg-type]
+    assert settings.max_model_len == settings.max_num_batched_tokens == meant
+
+
+@pytest.mark.parametrize("given", ["1.5K", "k", "8q", "0", "-1k"])
+def test_tokens_with_another_unit_are_refused(given: str) -> None:
+    with pytest.raises(ValidationError, match="max_model_len"):
+        Settings(max_model_len=given)  # type: ignore[arg-type]
+
+
+def test_the_base_has_several_names(tmp_path: Path) -> None:
+    settings = Settings(model="Qwen/Qwen3-0.6B", also_served_as="a, b")  # type: ignore[arg-type]
+    assert (settings.base_name, settings.other_names) == ("Qwen3-0.6B", ("a", "b", "Qwen/Qwen3-0.6B"))
+    assert Settings(model=str(tmp_path)).other_names == ()
+    assert Settings(model="Qwen/Qwen3-0.6B", served_name="Qwen/Qwen3-0.6B").other_names == ()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "a=/x",
+        '{"name": "a", "path": "/x"}',
+        '["a=/x"]',
+        '[{"name": "a", "path": "/x", "base_model_name": "m"}]',
+        ["a=/x"],
+        [{"name": "a", "path": "/x"}],
+    ],
+)
+def test_lora_modules_in_each_form(given: object) -> None:
+    [module] = Settings(lora_modules=given).lora_modules  # type: ignore[arg-type]
+    assert (module.name, module.path) == ("a", "/x")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("a", "'a' is no adapter; write name=path"),
+        ("=/x", "is no adapter"),
+        ('{"name": "a"}', "path: Field required"),
+        ('{"name": "a", "path": "/x", "rank": 4}', "rank: Extra inputs are not permitted"),
+        ("{name}", "is no JSON"),
+        ('["a=/x", "a=/y"]', "the name a stands twice"),
+    ],
+)
+def test_lora_modules_that_say_nothing_clear_are_refused(given: str, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Settings(lora_modules=given)  # type: ignore[arg-type]
+
+
+def test_a_chat_template_is_a_file_or_the_text_itself(tmp_path: Path) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_text("{{ messages }}")
+    assert Settings(chat_template=str(file)).template_source == "{{ messages }}"
+    assert Settings(chat_template="{{ one }}").template_source == "{{ one }}"
+    assert Settings().template_source is None
+    with pytest.raises(ValueError, match="chat_template: there is no file nowhere"):
+        assert Settings(chat_template="nowhere.jinja").template_source
 
 
 def test_secrets_from_files_and_never_on_a_screen(tmp_path: Path) -> None:

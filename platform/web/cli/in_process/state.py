@@ -70,7 +70,8 @@ class LocalAdapters(LocalState):
         from ...text.text_processor_cache import TextProcessorCache
 
         chars = self.settings.max_prompt_chars
-        base, stops = base_text_processor(Tokenizer(self.model_folder), chars), self.model.eos_token_ids
+        base = base_text_processor(Tokenizer(self.model_folder), chars, template_source=self.settings.template_source)
+        stops = self.model.eos_token_ids
         return TextProcessorCache(base, stops, self.registry.tokenizers, chars, self.settings.adapter_tokenizers)
 
     def close(self) -> None:

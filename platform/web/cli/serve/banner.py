@@ -61,7 +61,7 @@ def _login(state: State, shown: bool) -> Login:
     """What an operator has set, or changed since, is known to nobody else."""
     settings, known = state.settings, state.credentials
     password = None if settings.admin_password_text else known.admin_password
-    key = None if settings.api_key_text else known.api_key
+    key = None if settings.api_keys else known.api_key
     return Login(_words(password, shown), _words(key, shown))
 
 

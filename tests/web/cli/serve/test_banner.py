@@ -45,7 +45,7 @@ async def test_no_log_and_no_later_start_has_them(
 
 
 async def test_it_shows_no_secret_that_the_operator_has_set(client: httpx.AsyncClient, state: State) -> None:
-    assert state.settings.admin_password_text and state.settings.api_key_text
+    assert state.settings.admin_password_text and state.settings.api_keys
     box = printed(state, first_start=True, terminal=True)
     assert "Login       admin / (known to you) " in box and "Key         (known to you) " in box
     assert "Authorization: Bearer YOUR_KEY'" in box

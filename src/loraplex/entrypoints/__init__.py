@@ -1,0 +1,1 @@
+"""Where vLLM has the commands that people type by their module."""

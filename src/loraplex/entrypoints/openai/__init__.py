@@ -1,0 +1,1 @@
+"""`python -m loraplex.entrypoints.openai.api_server`."""
