@@ -7,7 +7,7 @@ with one `RequestFailed`.
 """
 
 import enum
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -65,6 +65,16 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: list[tuple[int, float]] = []
 
 
+class BeamSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """The `params.n` most likely outputs of a prompt, best first, instead of drawn ones."""
+
+    length_penalty: float = 1.0
+    """An output's score is the sum of its log-probabilities divided by its length to this power."""
+    early_stopping: bool | Literal["never"] = False
+    """When the search ends: True: with `n` outputs; False: when the best that goes on is worse than these, by its
+    length so far; "never": when no length could make it better."""
+
+
 class Message(msgspec.Struct, tag=True):
     """Base of all messages; the tag is the class name."""
 
@@ -88,6 +98,8 @@ class GenerateRequest(Message, kw_only=True):
     """Prefix-cache blocks are shared only between equal salts; the web layer fills in the tenant."""
     priority: int = 0
     """Lower runs earlier, among the requests of one tenant."""
+    beam_search: BeamSearch | None = None
+    """None: outputs are drawn."""
     bad_words: list[list[int]] = []
     """Token sequences that must not be put out: those of `params.bad_words`."""
     pooling: Pooling | None = None

@@ -15,14 +15,6 @@ MOST_BYTES: Final = {"json": 128 << 10, "regex": 16 << 10, "choice": 64 << 10, "
 MOST_CHOICES: Final = 2048
 
 
-class FormRefused(ValueError):
-    """An answer cannot have this form. `param`: the request's field that asks for it."""
-
-    def __init__(self, message: str, param: str) -> None:
-        super().__init__(message)
-        self.param = param
-
-
 class StructuredOutputs(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Exactly one is set; `verify()` looks. Types are checked as it is made: ValueError."""
 

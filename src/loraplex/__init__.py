@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from loraplex.engine.offline.arguments import EngineArgs as AsyncEngineArgs
     from loraplex.engine.offline.async_llm import AsyncLLM, EngineDeadError
     from loraplex.engine.offline.async_llm import AsyncLLM as AsyncLLMEngine
+    from loraplex.engine.offline.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
     from loraplex.engine.offline.llm import LLM
     from loraplex.engine.offline.llm_engine import LLMEngine
     from loraplex.engine.offline.lora_request import LoRARequest
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
         PoolingRequestOutput,
     )
     from loraplex.engine.offline.pooling.params import PoolingParams
-    from loraplex.engine.offline.request_id import random_uuid
+    from loraplex.engine.offline.requests import random_uuid
     from loraplex.engine.sampling_params import RequestOutputKind, SamplingParams
     from loraplex.engine.structured_outputs import StructuredOutputs as StructuredOutputsParams
 
@@ -37,6 +38,9 @@ __all__ = [
     "AsyncEngineArgs",
     "AsyncLLM",
     "AsyncLLMEngine",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "CompletionOutput",
     "EmbeddingOutput",
     "EmbeddingRequestOutput",
@@ -62,7 +66,10 @@ _PLACES = {
     "AsyncLLM": ("offline.async_llm", "AsyncLLM"),
     "AsyncLLMEngine": ("offline.async_llm", "AsyncLLM"),
     "EngineDeadError": ("offline.async_llm", "EngineDeadError"),
-    "random_uuid": ("offline.request_id", "random_uuid"),
+    "random_uuid": ("offline.requests", "random_uuid"),
+    "BeamSearchOutput": ("offline.beam_search", "BeamSearchOutput"),
+    "BeamSearchParams": ("offline.beam_search", "BeamSearchParams"),
+    "BeamSearchSequence": ("offline.beam_search", "BeamSearchSequence"),
     "CompletionOutput": ("offline.outputs", "CompletionOutput"),
     "EmbeddingOutput": ("offline.pooling.outputs", "EmbeddingOutput"),
     "EmbeddingRequestOutput": ("offline.pooling.outputs", "EmbeddingRequestOutput"),

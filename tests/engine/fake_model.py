@@ -85,6 +85,44 @@ def solo(message: GenerateRequest, index: int, max_model_len: int) -> tuple[list
     return output, FinishReason.LENGTH
 
 
+def most_likely(state: int, count: int) -> list[tuple[int, float]]:
+    """The `count` tokens that follow most likely, with made-up log-probabilities, all different."""
+    logprobs = [(token_id, -(next_state(state, token_id) % (1 << 48) + 1) / (1 << 44)) for token_id in range(VOCAB)]
+    return sorted(logprobs, key=lambda entry: -entry[1])[:count]
+
+
+def solo_beams(message: GenerateRequest, max_model_len: int) -> list[tuple[list[int], FinishReason]]:
+    """What a beam search must answer, best first, computed without an engine, from all tokens of all beams."""
+    params, search, starts = message.params, message.beam_search, starts_of(message)
+    assert search is not None
+    if starts is None:
+        return [([], FinishReason.ERROR)] * params.n
+    prompt = len(message.prompt_token_ids)
+    most = min(max_model_len - prompt, params.max_tokens or max_model_len)
+    ends = set(params.stop_token_ids) | (set() if params.ignore_eos else {EOS})
+    live: list[tuple[float, list[int]]] = [(0.0, [])]
+    finished: list[tuple[float, list[int], FinishReason]] = []
+    for length in range(1, most + 1):
+        grown = []
+        for score, output in live:
+            state = root_state(message)
+            for position, token_id in enumerate(message.prompt_token_ids + output):
+                state = next_state(state, token_id, influence(message, starts, position))
+            grown += [(score + logprob, [*output, token_id]) for token_id, logprob in most_likely(state, VOCAB)]
+        grown.sort(key=lambda beam: -beam[0])
+        for score, output in grown[: params.n]:
+            if output[-1] in ends or length == most:
+                reason = FinishReason.STOP if output[-1] in ends else FinishReason.LENGTH
+                finished.append((score / length**search.length_penalty, output, reason))
+        finished = sorted(finished, key=lambda entry: -entry[0])[: params.n]
+        live = [beam for beam in grown if beam[1][-1] not in ends][: params.n]
+        hopeful = most if search.early_stopping == "never" and search.length_penalty > 0 else length
+        full = len(finished) == params.n
+        if full and (search.early_stopping is True or live[0][0] / hopeful**search.length_penalty <= finished[-1][0]):
+            break
+    return [(output, reason) for _, output, reason in finished]
+
+
 def chain(sequence: Sequence, count: int) -> list[int]:
     message = sequence.request.message
     state, starts, states = root_state(message), starts_of(message), []

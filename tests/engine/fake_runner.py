@@ -11,7 +11,7 @@ from loraplex.engine.scheduler.plan import Scheduled, StepPlan, StepResult
 from loraplex.engine.scheduler.scheduler import Limits
 from loraplex.engine.scheduler.sequence import Sequence
 
-from .fake_model import chain, draw
+from .fake_model import chain, draw, most_likely
 
 
 class FakeRunner:
@@ -84,10 +84,15 @@ class FakeRunner:
         token_ids = [draw(state, row) for state, row in zip(states, plan.sample_rows(), strict=True)]
         failed = [row for row, item in enumerate(items) if item.sequence.request.id in self.poisoned]
         logprobs = [
-            None if row.logprobs is None else TokenLogprob(token_id, -float(row.position), 1)
-            for token_id, row in zip(token_ids, plan.sample_rows(), strict=True)
+            None
+            if row.logprobs is None
+            else TokenLogprob(token_id, -float(row.position), 1, self._top(item, state, row.logprobs))
+            for item, state, token_id, row in zip(items, states, token_ids, plan.sample_rows(), strict=True)
         ]
         return Sampled(token_ids, logprobs, failed)
+
+    def _top(self, item: Scheduled, state: int, count: int) -> list[tuple[int, float]]:
+        return most_likely(state, count) if item.sequence.request.message.beam_search is not None else []
 
     def _prompt_logprobs(self, plan: StepPlan) -> dict[int, list[TokenLogprob]]:
         return {

@@ -8,13 +8,21 @@ from dataclasses import dataclass, field
 
 from loraplex.engine.core import EngineCore
 from loraplex.engine.kv_cache.block_pool import BlockPool
-from loraplex.engine.protocol import AdapterRef, FinishReason, FromEngine, GenerateRequest, RequestFailed, Tokens
+from loraplex.engine.protocol import (
+    AdapterRef,
+    BeamSearch,
+    FinishReason,
+    FromEngine,
+    GenerateRequest,
+    RequestFailed,
+    Tokens,
+)
 from loraplex.engine.sampling_params import SamplingParams
 from loraplex.engine.scheduler.request_table import AdapterResidency
 from loraplex.engine.scheduler.scheduler import Limits, Scheduler
 
 from .fake_adapters import FakeAdapters
-from .fake_model import EOS, VOCAB, solo
+from .fake_model import EOS, VOCAB, solo, solo_beams
 from .fake_runner import FakeRunner
 from .late_masks import LateMasks
 
@@ -63,6 +71,8 @@ class Harness:
         self.receive(self.core.add(message))
         count = message.params.n
         expected = [self.solo(message, index) for index in range(count)]
+        if message.beam_search is not None:
+            expected = solo_beams(message, self.request_table.requests[message.request_id].max_length)
         stream = Stream(message, expected, [[] for _ in range(count)], [None] * count)
         self.streams[message.request_id] = stream
         return stream
@@ -155,6 +165,7 @@ def make_request(
     priority: int = 0,
     scale: float = 1.0,
     share: tuple[str, str] = ("", ""),
+    beam_search: BeamSearch | None = None,
     **params: object,
 ) -> GenerateRequest:
     return GenerateRequest(
@@ -166,4 +177,5 @@ def make_request(
         share=share,
         cache_salt=tenant,
         priority=priority,
+        beam_search=beam_search,
     )

@@ -3,6 +3,7 @@ from typing import Any
 import httpx
 import pytest
 
+from loraplex.engine.protocol import BeamSearch
 from loraplex.engine.text.bad_word_tokens import bad_word_tokens
 
 from .fake_engine import BASE_SENTENCE, FakeEngine, logprob_of
@@ -30,6 +31,17 @@ async def test_bad_words_reach_the_engine_as_tokens(client: httpx.AsyncClient, e
     await complete(client, bad_words=["dog"])
     assert engine.requests[-1].params.bad_words == ["dog"]
     assert engine.requests[-1].bad_words == bad_word_tokens(["dog"], state.tokenizer) != []
+
+
+async def test_a_beam_search_reaches_the_engine_and_gives_n_choices(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    fields = {"use_beam_search": True, "n": 3, "best_of": 3, "length_penalty": 0.5, "early_stopping": "never"}
+    body = await complete(client, **fields)
+    assert engine.requests[-1].beam_search == BeamSearch(length_penalty=0.5, early_stopping="never")
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
+    await complete(client, use_beam_search=False, length_penalty=1.0, early_stopping=False)
+    assert engine.requests[-1].beam_search is None
 
 
 async def test_every_form_of_prompt(client: httpx.AsyncClient, engine: FakeEngine, state: Any) -> None:

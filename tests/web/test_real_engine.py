@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest_asyncio
+import torch
 
 from loraplex.engine.ipc.client import EngineClient
 from loraplex.web.server import Server
@@ -48,6 +49,28 @@ async def http(real: State) -> AsyncIterator[httpx.AsyncClient]:
     address = f"http://127.0.0.1:{real.settings.port}"
     async with httpx.AsyncClient(base_url=address, headers=headers, timeout=60) as client:
         yield client
+
+
+async def test_a_beam_search_answers_what_transformers_does(
+    http: httpx.AsyncClient, real: State, checkpoint: Path
+) -> None:
+    model = reference_model(checkpoint)
+    prompt = real.tokenizer.encode("The quick brown")
+    found = model.generate(  # type: ignore[operator]
+        torch.tensor([prompt]), num_beams=3, num_return_sequences=3, max_new_tokens=8, do_sample=False, pad_token_id=0,
+        eos_token_id=None, attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+    )  # fmt: skip
+    expected = [real.tokenizer.decode(output[len(prompt) :]) for output in found.tolist()]
+    body = await complete(http, "tiny", prompt=prompt, use_beam_search=True, n=3, temperature=1.0, top_p=0.5)
+    assert [choice["text"] for choice in body["choices"]] == expected
+    assert body["usage"]["completion_tokens"] == 24
+    chat = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "use_beam_search": True, "n": 2}
+    answer = await http.post("/v1/chat/completions", json=chat | {"max_tokens": 5, "stream": True})
+    assert answer.status_code == 200 and answer.text.count('"finish_reason":"') == 2
+    refused = await http.post("/v1/chat/completions", json=chat | {"frequency_penalty": 1.0})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "frequency_penalty")
+    wide = await http.post("/v1/chat/completions", json=chat | {"n": 16, "stop_token_ids": [5, 6, 7, 8, 9]})
+    assert (wide.status_code, wide.json()["error"]["param"]) == (400, "n")
 
 
 async def complete(client: httpx.AsyncClient, model: str, **fields: Any) -> dict[str, Any]:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from ..field_types import ParameterError
 from ..protocol import AddedToken, GenerateRequest
 from ..scheduler.plan import Scheduled
 from ..scheduler.sequence import Request, Sequence, Status
-from ..structured_outputs import SOURCES, FormRefused
+from ..structured_outputs import SOURCES
 from . import counts
 from .counts import Counts
 from .limits import COMPILE_SECONDS, FATAL, SILENT_SECONDS, TOO_LONG, WAIT_SECONDS
@@ -120,7 +121,7 @@ class GrammarManager:
         return len(self._live)
 
     def check(self, message: GenerateRequest) -> None:
-        """Raise FormRefused for a constraint that is known to be no good."""
+        """Raise ParameterError for a constraint that is known to be no good."""
         constraint = message.params.structured_outputs
         if constraint is None:
             return
@@ -128,7 +129,7 @@ class GrammarManager:
         if reason is not None:
             self.counts.requests[constraint.source()[0]] += 1
             self.counts.failed[FAILED_BY[reason]] += 1
-            raise FormRefused(_named(constraint.field, reason), constraint.field)
+            raise ParameterError(constraint.field, _named(constraint.field, reason))
 
     def follow(self, request: Request) -> None:
         """Nothing, unless it is constrained."""

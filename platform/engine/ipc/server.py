@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from ..core import EngineCore
+from ..field_types import ParameterError
 from ..processes.link import EngineEnd
 from ..protocol import (
     AbortRequest,
@@ -21,7 +22,6 @@ from ..protocol import (
     UnregisterAdapter,
 )
 from ..scheduler.scheduler import Overloaded
-from ..structured_outputs import FormRefused
 from .adapter_control import AdapterControl
 from .compile_guard import CompileGuard
 
@@ -101,7 +101,7 @@ class EngineServer:
             self._refuse(request, "overloaded", error)
 
     def _refuse(self, request: GenerateRequest, kind: str, error: Exception) -> None:
-        param = error.param if isinstance(error, FormRefused) else None
+        param = error.parameter if isinstance(error, ParameterError) else None
         self._host_transfer.append(
             RequestFailed(request_id=request.request_id, kind=kind, message=str(error), param=param)
         )

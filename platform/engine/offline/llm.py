@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ..model.generation_defaults import generation_defaults
-from ..protocol import EngineInfo, EngineStatus
+from ..protocol import BeamSearch, EngineInfo, EngineStatus
 from ..sampling_params import SamplingParams
 from ..text.tokenizer import Tokenizer
 from .arguments import EngineArgs
+from .beam_search import BeamSearchOutput, BeamSearchParams, as_beams
 from .chat import Message, chat_prompts, transformers_tokenizer
 from .collector import Collector
 from .llm_engine import LLMEngine
@@ -22,6 +23,9 @@ from .prompts import Adapter, Prompt, list_prompts, one_each
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+Wanted = tuple[Prompt, SamplingParams, Adapter | LoRARequest | None, int, BeamSearch | None]
+"""Prompt, parameters, adapter, priority and, instead of draws, the search for the most likely outputs."""
 
 
 class LLM(PoolingCalls):
@@ -97,15 +101,31 @@ class LLM(PoolingCalls):
             else one_each("lora_request", lora_request, len(given), LoRARequest, "LoRARequest")
         )
         priorities = one_each("priority", priority, len(given), int, "integer")
-        self.llm_engine.learn(adapters)
-        collectors = list[Collector]()
-        try:
-            for place, row in enumerate(zip(given, asked, adapters, priorities, strict=True)):
-                collectors.append(self._start(place, *row))
-            self._run(len(collectors), use_tqdm, strict)
-        finally:
-            self.llm_engine.abort_request(collector.request.request_id for collector in collectors)
-        return [collector.output() for collector in collectors]
+        rows = zip(given, asked, adapters, priorities, strict=True)
+        requests = [
+            (prompt, own or self._default_params, name or None, rank or 0, None) for prompt, own, name, rank in rows
+        ]
+        return self._answer(requests, use_tqdm, strict)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        use_tqdm: bool | Callable[..., Any] = False,
+        concurrency_limit: int | None = None,
+        *,
+        strict: bool = False,
+    ) -> list[BeamSearchOutput]:
+        """The `params.beam_width` most likely outputs of each prompt, best first. Errors are those of generate().
+
+        `concurrency_limit` is vLLM's and has no effect: the engine runs as many at once as fit.
+        """
+        given = list_prompts(prompts)
+        loras = one_each("lora_request", lora_request, len(given), LoRARequest, "LoRARequest")
+        asked, search = params.sampling_params(), params.search()
+        requests = [(prompt, asked, lora, 0, search) for prompt, lora in zip(given, loras, strict=True)]
+        return [as_beams(output) for output in self._answer(requests, use_tqdm, strict)]
 
     def chat(
         self,
@@ -180,20 +200,24 @@ class LLM(PoolingCalls):
     def _default_params(self) -> SamplingParams:
         return self.get_default_sampling_params()
 
-    def _start(
-        self,
-        place: int,
-        prompt: Prompt,
-        params: SamplingParams | None,
-        adapter: Adapter | LoRARequest | None,
-        priority: int | None,
-    ) -> Collector:
+    def _answer(
+        self, requests: Sequence[Wanted], use_tqdm: bool | Callable[..., Any], strict: bool
+    ) -> list[RequestOutput]:
+        self.llm_engine.learn(adapter for _, _, adapter, _, _ in requests)
+        collectors = list[Collector]()
+        try:
+            for place, wanted in enumerate(requests):
+                collectors.append(self._start(place, wanted))
+            self._run(len(collectors), use_tqdm, strict)
+        finally:
+            self.llm_engine.abort_request(collector.request.request_id for collector in collectors)
+        return [collector.output() for collector in collectors]
+
+    def _start(self, place: int, wanted: Wanted) -> Collector:
         """ValueError names the prompt's place."""
         engine = self.llm_engine
         try:
-            collector = engine.requests.make(
-                engine.next_id(), prompt, params or self._default_params, adapter or None, priority or 0
-            )
+            collector = engine.requests.make(engine.next_id(), *wanted)
             engine.start(collector)
         except ValueError as error:
             raise ValueError(f"prompt {place}: {error}") from error

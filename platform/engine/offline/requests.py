@@ -1,7 +1,9 @@
 """RequestMaker: a prompt, its parameters and its adapter as a request to the engine and the collector of its answer."""
 
+import uuid
+
 from ..pooling.vectors import Pooling
-from ..protocol import GenerateRequest
+from ..protocol import BeamSearch, GenerateRequest
 from ..sampling_params import SamplingParams
 from ..text.bad_word_tokens import bad_word_tokens
 from ..text.tokenizer import Tokenizer
@@ -12,6 +14,11 @@ from .pooling.collector import PooledCollector
 from .prompts import Adapter, Prompt, read_prompt
 
 AS_LONG_AS_POSSIBLE = -1
+
+
+def random_uuid() -> str:
+    """An id that no other request has."""
+    return uuid.uuid4().hex
 
 
 class RequestMaker:
@@ -26,6 +33,7 @@ class RequestMaker:
         params: SamplingParams,
         adapter: Adapter | LoRARequest | None = None,
         priority: int = 0,
+        beam_search: BeamSearch | None = None,
     ) -> Collector:
         """ValueError for what is wrong with any of them; the engine looks at token ids and lengths. The adapter of a
         LoRARequest must be known."""
@@ -39,6 +47,7 @@ class RequestMaker:
             params=params,
             adapters=self.adapters.references(adapter, token_ids),
             priority=priority,
+            beam_search=beam_search,
             bad_words=bad_word_tokens(params.bad_words, self.tokenizer),
         )
         if isinstance(adapter, LoRARequest):

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from loraplex.lora.files.config_fields import MAX_TOKENS
 
 from ..config import check_step
+from ..field_types import ParameterError
 from ..protocol import MAX_ADAPTERS, GenerateRequest
-from ..sampling_params import SamplingParams
+from ..sampling_params import MAX_LOGPROBS, SamplingParams
+from .beam_search import check_beam_params, check_width
 
 
 class Overloaded(Exception):
@@ -34,10 +36,10 @@ class Limits:
         check_step(self.max_num_batched_tokens, self.max_num_seqs)
 
 
-def bound_length(message: GenerateRequest, limits: Limits, cache_tokens: int) -> int:
+def bound_length(message: GenerateRequest, limits: Limits, cache_tokens: int, block_size: int) -> int:
     """Most tokens, prompt plus output, that a choice of this request may have. Raises ValueError for what cannot run.
 
-    `cache_tokens` is the size of the KV cache.
+    `cache_tokens` is the size of the KV cache, `block_size` that of one of its blocks.
     """
     vocab_size = most_tokens(limits.vocab_size, message)
     message.params.verify(vocab_size)
@@ -45,7 +47,11 @@ def bound_length(message: GenerateRequest, limits: Limits, cache_tokens: int) ->
     _check_prompt(message, vocab_size, limits)
     _check_adapters(message)
     _check_masks(message, limits)
-    return _check_cache(message, limits, cache_tokens)
+    length = _check_cache(message, limits, cache_tokens)
+    if message.beam_search is not None:
+        _check_beams(message, limits, vocab_size)
+        return _bound_beams(message, length, block_size, cache_tokens)
+    return length
 
 
 def most_tokens(vocab_size: int, message: GenerateRequest) -> int:
@@ -104,6 +110,36 @@ def _check_masks(message: GenerateRequest, limits: Limits) -> None:
         raise ValueError(
             f"min_tokens {params.min_tokens} forbids every token of allowed_token_ids, as each of them ends the output"
         )
+
+
+def _check_beams(message: GenerateRequest, limits: Limits, vocab_size: int) -> None:
+    params = message.params
+    ends = set(params.stop_token_ids) | (set() if params.ignore_eos else limits.eos_token_ids)
+    check_beam_params(params)
+    check_width(params.n, len(ends), min(vocab_size, MAX_LOGPROBS))
+    if params.n > limits.max_num_seqs:
+        raise ParameterError("n", f"{params.n} beams run at once, and the engine runs at most {limits.max_num_seqs}")
+
+
+def _bound_beams(message: GenerateRequest, length: int, block_size: int, cache_tokens: int) -> int:
+    prompt, n = len(message.prompt_token_ids), message.params.n
+    if message.params.max_tokens is None:
+        shared = prompt // block_size
+        most = shared + (cache_tokens // block_size - shared) // n
+        length = max(prompt + 1, min(length, most * block_size + 1))
+    wanted = blocks_of_beams(prompt, max(length - 1, prompt), n, block_size) * block_size
+    if wanted > cache_tokens:
+        raise ValueError(
+            f"{n} beams of the prompt's {prompt} tokens and up to {length - prompt} of output need {wanted} tokens of "
+            f"the KV cache, which has {cache_tokens}; lower max_tokens or n, or give the engine more cache memory"
+        )
+    return length
+
+
+def blocks_of_beams(prompt_length: int, most_tokens: int, beams: int, block_size: int) -> int:
+    """Most KV blocks of a beam search: those that the prompt fills, once, and the others of each beam."""
+    shared = prompt_length // block_size
+    return shared + beams * (-(-most_tokens // block_size) - shared)
 
 
 def _check_cache(message: GenerateRequest, limits: Limits, cache_tokens: int) -> int:

@@ -5,6 +5,7 @@ import numpy.typing as npt
 
 from ..pooling.vectors import Pooling, to_wire
 from ..protocol import FinishReason, FromEngine, TokenLogprob, Tokens
+from .beam_search import BeamSearch
 from .fairness import OUTPUT_WEIGHT
 from .plan import Scheduled, StepPlan, StepResult
 from .request_table import RequestTable
@@ -22,6 +23,7 @@ STALE = (
     "the memory of this request's adapter was given away while the request ran, which is a mistake of the server; "
     "it was ended, as its answer would have come of other weights"
 )
+FEW_OUTPUTS = "the model allows no more than {} different outputs of this prompt; ask for fewer beams"
 NO_KEY = (
     "the model gave keys or values that are no finite numbers for this request; "
     "check the weights of its adapter or, where it has none, of the base in this dtype"
@@ -54,7 +56,7 @@ class Commit:
                 _add_hidden(sequence.request, item, result.pooled[index])
             self._advance(item)
             if item.sample:
-                messages.append(self._append(sequence, sampled.token_ids[row], sampled.logprobs[row]))
+                messages += self._go_on(sequence, sampled.token_ids[row], sampled.logprobs[row])
             if item.start < sequence.prompt_length <= item.start + item.count:
                 messages += self._complete_prompt(sequence)
         return messages
@@ -70,6 +72,33 @@ class Commit:
             keys = sequence.hash_blocks(last, block_size)
             for position in range(first, last):
                 self._pool.publish(sequence.blocks[position], keys[position])
+
+    def _go_on(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> list[FromEngine]:
+        search = sequence.request.beam_search
+        if search is None:
+            return [self._append(sequence, token_id, logprob)]
+        assert logprob is not None, "beams are chosen by log-probabilities"
+        return self._branch(sequence.request, search) if search.offer(sequence.index, logprob.top) else []
+
+    def _branch(self, request: Request, search: BeamSearch) -> list[FromEngine]:
+        """All beams of a request have been computed: each choice goes on with one of those that follow, or all end."""
+        beams = search.choose()
+        self.generation_tokens += len(request.running())
+        self._request_table.queue.charge(request.shares, OUTPUT_WEIGHT * len(request.running()))
+        if not search.ended:
+            self._request_table.branch(request, beams)
+            return []
+        if len(search.finished) < search.width:
+            return [self._request_table.fail(request, "invalid", FEW_OUTPUTS.format(len(search.finished)), "n")]
+        wanted = request.message.params.logprobs
+        messages: list[FromEngine] = []
+        for sequence, best in zip(request.sequences, search.finished, strict=True):
+            entries = best.path.entries(wanted or 0)
+            tokens = [entry.token_id for entry in entries]
+            told = None if wanted is None else entries
+            messages.append(_message(sequence, tokens, told, best.finish_reason, best.stop_reason))
+            self._request_table.finish(sequence)
+        return messages
 
     def _append(self, sequence: Sequence, token_id: int, logprob: TokenLogprob | None) -> Tokens:
         sequence.append(token_id)

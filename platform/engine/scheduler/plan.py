@@ -115,7 +115,16 @@ class PlanBuilder:
 
     def finish(self) -> StepPlan:
         assert self.grants or not self.copies, "copies that no step would make"
-        return StepPlan([_schedule(sequence, count) for sequence, count in self.grants.items()], self.copies)
+        return StepPlan([_schedule(it, count) for it, count in self.grants.items()], self.copies + self._own_copies())
+
+    def _own_copies(self) -> list[tuple[int, int]]:
+        """Into the last blocks of those that go on from another choice."""
+        copies = list[tuple[int, int]]()
+        for sequence in self.grants:
+            if sequence.copied_from is not None:
+                copies.append((sequence.copied_from, sequence.blocks[-1]))
+                sequence.copied_from = None
+        return copies
 
 
 def _schedule(sequence: Sequence, count: int) -> Scheduled:

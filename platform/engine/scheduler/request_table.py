@@ -5,12 +5,13 @@ PENDING -> WAITING <-> RUNNING <-> PREEMPTED, and from each of them -> FINISHED
 
 import itertools
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from ..kv_cache.block_pool import BlockPool
 from ..protocol import RequestFailed
+from .beam_search import Beam
 from .fairness import PROMPT_WEIGHT, FairQueue
 from .plan import Scheduled
 from .preemption import choose_victim, overfull_share
@@ -68,6 +69,8 @@ class RequestTable:
         """Most senior first."""
         self.leaving: list[Sequence] = []
         """Ended, and still in a step in flight: what that uses is given back when it lands."""
+        self.beam_searches: list[Request] = []
+        """Those that run. Places and blocks for all their beams are set aside, so they never give way."""
         self.preemptions = 0
         self.unstarted: set[str] = set()
         """Ids of the requests that no choice of has been admitted yet."""
@@ -81,6 +84,11 @@ class RequestTable:
         """Whether a step has begun and not ended."""
         return bool(self.leaving) or any(sequence.in_flight for sequence in self.running)
 
+    @property
+    def places_taken(self) -> int:
+        """With those that are set aside for beams."""
+        return len(self.running) + sum(len(it.sequences) - len(it.running()) for it in self.beam_searches)
+
     def add(self, request: Request) -> None:
         self.requests[request.id] = request
         self.unstarted.add(request.id)
@@ -88,8 +96,8 @@ class RequestTable:
         self._enqueue(request.sequences[0])
 
     def fork(self, request: Request) -> None:
-        """The prompt is computed: the other choices may start."""
-        for sequence in request.sequences:
+        """The prompt is computed: the other choices may start. Those of a beam search start with branch()."""
+        for sequence in request.sequences if request.beam_search is None else ():
             if sequence.status is Status.PENDING:
                 self._enqueue(sequence)
 
@@ -103,7 +111,9 @@ class RequestTable:
     def fits(self, placement: Placement) -> bool:
         """Whether it can start now and leave each running sequence a block to grow into."""
         sequence = placement.sequence
-        if self.protected(sequence):
+        if sequence.request.beam_search is not None:
+            wanted, headroom = sequence.request.beam_blocks(self.pool.block_size), 0
+        elif self.protected(sequence):
             wanted, headroom = self.most_blocks(sequence), 0
         else:
             wanted, headroom = self._blocks_for(len(sequence.token_ids)), len(self.running)
@@ -116,6 +126,8 @@ class RequestTable:
         if sequence.request.id in self.unstarted:
             self.unstarted.remove(sequence.request.id)
             self.just_started.append(sequence.request.id)
+            if sequence.request.beam_search is not None:
+                self.beam_searches.append(sequence.request)
         self._leave(sequence)
         if sequence.rank < 0:
             sequence.rank = next(self._ranks)
@@ -137,6 +149,28 @@ class RequestTable:
             return False
         sequence.blocks.append(self.pool.allocate())
         return True
+
+    def branch(self, request: Request, beams: Mapping[int, Beam]) -> None:
+        """Each choice goes on with its beam. One that takes over another's output shares its full blocks, and gets a
+        copy of the last."""
+        for index, beam in beams.items():
+            if index != beam.parent:
+                self._take_over(request.sequences[index], request.sequences[beam.parent])
+        for index, beam in beams.items():
+            request.sequences[index].append(beam.token_id)
+
+    def _take_over(self, sequence: Sequence, other: Sequence) -> None:
+        if sequence.status is Status.PENDING:
+            sequence.status, sequence.rank = Status.RUNNING, next(self._ranks)
+            self.running.append(sequence)
+        self.pool.free(sequence.blocks)
+        full, partial = divmod(other.num_computed, self.pool.block_size)
+        sequence.blocks = other.blocks[:full]
+        self.pool.share(sequence.blocks)
+        sequence.copied_from = other.blocks[full] if partial else None
+        if partial:
+            sequence.blocks.append(self.pool.allocate())
+        sequence.become(other)
 
     def victim(self) -> Sequence:
         """Who gives way when blocks run out."""
@@ -192,7 +226,8 @@ class RequestTable:
         return RequestFailed(request_id=request.id, kind=kind, message=message, param=param)
 
     def protected(self, sequence: Sequence) -> bool:
-        return sequence.preemptions >= MAX_PREEMPTIONS
+        """Whether it never gives way."""
+        return sequence.preemptions >= MAX_PREEMPTIONS or sequence.request.beam_search is not None
 
     def most_blocks(self, sequence: Sequence) -> int:
         return self._blocks_for(sequence.request.max_cached)
@@ -242,6 +277,8 @@ class RequestTable:
     def _end(self, request: Request) -> None:
         del self.requests[request.id]
         self.unstarted.discard(request.id)
+        if request in self.beam_searches:
+            self.beam_searches.remove(request)
         self._release_adapters(request)
         self.queue.close(request.shares)
 
@@ -257,5 +294,9 @@ class RequestTable:
 
     def _spare(self) -> int:
         """Free blocks that are not set aside for protected sequences."""
-        aside = sum(self.most_blocks(s) - len(s.blocks) for s in self.running if self.protected(s))
+        protected = [s for s in self.running if s.preemptions >= MAX_PREEMPTIONS]
+        aside = sum(self.most_blocks(sequence) - len(sequence.blocks) for sequence in protected)
+        for request in self.beam_searches:
+            held = {block for sequence in request.sequences for block in sequence.blocks}
+            aside += request.beam_blocks(self.pool.block_size) - len(held)
         return self.pool.num_free - aside

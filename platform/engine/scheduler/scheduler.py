@@ -87,17 +87,19 @@ class Scheduler:
         if message.request_id in self.request_table.requests:
             raise ValueError(f"a request with the id {message.request_id!r} is running already; choose another id")
         cache_tokens = self.pool.num_usable * self.pool.block_size
-        max_length = bound_length(message, self.limits, cache_tokens)
+        max_length = bound_length(message, self.limits, cache_tokens, self.pool.block_size)
         displaced = self._make_way(message.tenant)
         request = self._make_request(message, max_length)
         self.request_table.add(request)
         return request, displaced
 
     def abort(self, request_id: str, index: int | None = None) -> list[Tokens]:
-        """End a live request, or only its choice `index`, with one last message for each choice that this ends."""
+        """End a live request, or only its choice `index`, with one last message for each choice that this ends. Beams
+        end together."""
         request = self.request_table.requests.get(request_id)
         unfinished = [] if request is None else request.unfinished()
-        ended = [sequence for sequence in unfinished if index in (None, sequence.index)]
+        whole = index is None or (request is not None and request.beam_search is not None)
+        ended = [sequence for sequence in unfinished if whole or sequence.index == index]
         for sequence in ended:
             self.request_table.finish(sequence)
         if request is not None and index == 0:
@@ -178,7 +180,7 @@ class Scheduler:
     def _free_place(self, draft: PlanBuilder) -> None:
         """Where all places are taken and nobody gets in: whoever holds most of them gives one up."""
         now = self._clock()
-        if len(self.request_table.running) < self.limits.max_num_seqs or now - self._last_admission < STALL_SECONDS:
+        if self.request_table.places_taken < self.limits.max_num_seqs or now - self._last_admission < STALL_SECONDS:
             return
         head = next(self._heads(draft), None)
         if head is None or now - head.request.arrival < STALL_SECONDS or not self.request_table.fits(self._place(head)):
@@ -214,12 +216,16 @@ class Scheduler:
 
     def _admit(self, draft: PlanBuilder, shorter_than: float = math.inf) -> None:
         """Start waiting sequences in their order, leaving out those with as many tokens to compute, or more."""
-        while draft.budget and len(self.request_table.running) < self.limits.max_num_seqs:
+        while draft.budget and self.request_table.places_taken < self.limits.max_num_seqs:
             placement = self._next_placement(draft, shorter_than)
-            if placement is None or not self.request_table.fits(placement):
-                # Nobody overtakes one that lacks blocks, so they gather for it.
+            if placement is None or not self._has_places(placement.sequence) or not self.request_table.fits(placement):
+                # Nobody overtakes one that lacks places or blocks, so they gather for it.
                 return
             self._start(placement, draft)
+
+    def _has_places(self, sequence: Sequence) -> bool:
+        wanted = 1 if sequence.request.beam_search is None else len(sequence.request.sequences)
+        return self.request_table.places_taken + wanted <= self.limits.max_num_seqs
 
     def _next_placement(self, draft: PlanBuilder, shorter_than: float) -> Placement | None:
         placements = (self._place(sequence) for sequence in self._heads(draft))

@@ -11,7 +11,8 @@ from ..protocol import FinishReason, GenerateRequest, TokenLogprob
 from ..sampling.bad_words import BadWords
 from ..sampling.state import SampleRow
 from ..sampling.token_mask import TokenMask
-from .admission import largest_token
+from .admission import blocks_of_beams, largest_token
+from .beam_search import BeamSearch
 from .shares import Path
 
 
@@ -71,8 +72,13 @@ class Request:
         """When its adapters were first found missing."""
         self.load_seconds = 0.0
         self.cached_tokens = 0
+        self.beam_search = None if message.beam_search is None else self._search_beams()
         seed = seed if params.seed is None else params.seed
         self.sequences = [Sequence(self, index, choice_seed(seed, index)) for index in range(params.n)]
+
+    def _search_beams(self) -> BeamSearch:
+        most = self.max_length - len(self.message.prompt_token_ids)
+        return BeamSearch(self.message, most, self.eos_token_ids, self.stop_token_ids)
 
     @property
     def started(self) -> bool:
@@ -92,6 +98,13 @@ class Request:
     def unfinished(self) -> list["Sequence"]:
         return [sequence for sequence in self.sequences if sequence.status is not Status.FINISHED]
 
+    def running(self) -> list["Sequence"]:
+        return [sequence for sequence in self.sequences if sequence.status is Status.RUNNING]
+
+    def beam_blocks(self, block_size: int) -> int:
+        """Most blocks that all choices hold at once where they share those that the prompt fills."""
+        return blocks_of_beams(len(self.message.prompt_token_ids), self.max_cached, len(self.sequences), block_size)
+
     def fork_source(self) -> "Sequence | None":
         """A choice that has the whole prompt in its blocks."""
         for sequence in self.sequences:
@@ -106,6 +119,7 @@ class Sequence:
     __slots__ = (
         "bad_words",
         "blocks",
+        "copied_from",
         "ends",
         "first_message",
         "index",
@@ -143,6 +157,8 @@ class Sequence:
         """Tokens that steps in flight draw and a later one computes. They come after token_ids; which they are, only
         the device knows."""
         self.blocks: list[int] = []
+        self.copied_from: int | None = None
+        """Block that its last one, partly filled, becomes a copy of before its next token is computed."""
         self.keys: list[BlockKey] = []
         self.order = (message.priority, request.number, index)
         """Place among the waiting sequences of its share."""
@@ -161,11 +177,11 @@ class Sequence:
             message.prompt_token_ids,
             self.output_token_ids,
             self.ends + self.bad_words.next_tokens(()),
-            params.logprobs,
+            params.logprobs if request.beam_search is None else request.beam_search.num_candidates,
             mask,
             has_bad_words=bool(self.bad_words),
         )
-        self.needs_all_tokens = self.row.needs_all_tokens
+        self.needs_all_tokens = self.row.needs_all_tokens or request.beam_search is not None
 
     @property
     def remaining(self) -> int:
@@ -202,6 +218,14 @@ class Sequence:
         """It needs more of its prompt's tokens than keys and values: nothing that is cached may be skipped."""
         pooling = self.request.message.pooling
         return self.needs_prompt_logprobs or (pooling is not None and pooling.needs_whole_prompt)
+
+    def become(self, other: "Sequence") -> None:
+        """Go on from the tokens of another choice. Its blocks are the caller's business."""
+        self.token_ids = list(other.token_ids)
+        self.output_token_ids[:] = other.output_token_ids
+        self.keys = list(other.keys)
+        self.num_computed = other.num_computed
+        self.row.position = other.row.position
 
     def append(self, token_id: int) -> None:
         """Take a drawn token; the row is then ready for the next draw."""

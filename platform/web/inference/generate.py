@@ -91,6 +91,7 @@ def _requests(caller: Caller, spec: GenerationSpec, params: SamplingParams) -> l
             share=(caller.actor, call_id),
             cache_salt=f"{caller.tenant}\0{spec.cache_salt}",
             priority=spec.priority,
+            beam_search=spec.beam_search,
             bad_words=bad_words,
             added_tokens=[] if params.structured_outputs is None else [*spec.served.text_processor.added_tokens],
         )

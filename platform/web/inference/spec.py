@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from loraplex.engine.field_types import ParameterError
+from loraplex.engine.protocol import BeamSearch
 from loraplex.engine.sampling_params import SamplingParams
 from loraplex.engine.scheduler.activation import explain_absence, find_start
+from loraplex.engine.scheduler.beam_search import check_beam_params
 
 from ..http.errors import ApiError, invalid
 from .resolve import Served
@@ -20,6 +22,8 @@ class GenerationSpec:
     prompts: Sequence[list[int]]
     params: SamplingParams
     prompt_field: str
+    beam_search: BeamSearch | None = None
+    """None: outputs are drawn."""
     max_tokens_field: str = "max_tokens"
     priority: int = 0
     cache_salt: str = ""
@@ -31,7 +35,7 @@ class GenerationSpec:
     @property
     def is_greedy(self) -> bool:
         """Nothing of its answer is drawn."""
-        return self.params.temperature == 0
+        return self.params.temperature == 0 or self.beam_search is not None
 
 
 def check_chars(chars: int, limit: int, field: str) -> None:
@@ -44,6 +48,8 @@ def check_spec(spec: GenerationSpec, max_model_len: int) -> None:
     """Raises ApiError for parameters and prompts that this model cannot run."""
     with parameters_checked(spec.max_tokens_field):
         spec.params.verify(spec.served.vocab_size)
+        if spec.beam_search is not None:
+            check_beam_params(spec.params)
     for prompt in spec.prompts:
         _check_prompt(prompt, spec, max_model_len)
 

@@ -84,6 +84,7 @@ class ChatCall:
             served=served,
             prompts=prompts,
             params=params,
+            beam_search=fields.beam_search(),
             shown_tokens=reading.shown_tokens,
             explain_refusal=explain_refusal,
             prompt_field="messages",

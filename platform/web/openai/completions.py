@@ -53,6 +53,7 @@ class CompletionCall:
             served=served,
             prompts=prompts,
             params=params,
+            beam_search=fields.beam_search(),
             prompt_field="prompt",
             priority=fields.priority,
             cache_salt=fields.cache_salt or "",

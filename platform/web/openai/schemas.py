@@ -1,11 +1,11 @@
 """Bodies of the OpenAI API as clients send them, vLLM's additions included. Null members are dropped before."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from loraplex.engine.protocol import MAX_ADAPTERS
+from loraplex.engine.protocol import MAX_ADAPTERS, BeamSearch
 from loraplex.engine.sampling_params import MAX_LOGPROBS, MAX_N, SamplingParams
 from loraplex.registry.adapters.routes import Asker
 
@@ -104,6 +104,10 @@ class GenerationFields(SamplingFields, kw_only=True):
     max_tokens: Limit | None = None
     n: Choices = 1
     prompt_logprobs: Tops | None = None
+    use_beam_search: bool = False
+    """The `n` most likely outputs instead of drawn ones; the two below say how they are ranked."""
+    length_penalty: Annotated[float, Meta(ge=-10.0, le=10.0)] = 1.0
+    early_stopping: bool | Literal["never"] = False
     response_format: ResponseFormat | None = None
     stream_options: StreamOptions | None = None
 
@@ -133,6 +137,18 @@ class GenerationFields(SamplingFields, kw_only=True):
             prompt_logprobs=prompt_logprobs,
             structured_outputs=asked_form(self),
         )
+
+    def beam_search(self) -> BeamSearch | None:
+        """ApiError for rankings of outputs that are drawn."""
+        if self.use_beam_search:
+            return BeamSearch(length_penalty=self.length_penalty, early_stopping=self.early_stopping)
+        for name, value, neutral in (
+            ("length_penalty", self.length_penalty, 1.0),
+            ("early_stopping", self.early_stopping, False),
+        ):
+            if value != neutral:
+                raise invalid(f"{name} needs use_beam_search: true.", name)
+        return None
 
     def wants_usage(self) -> bool:
         """Whether a stream ends with a chunk of usage."""

@@ -17,11 +17,12 @@ from loraplex.engine.constraints.messages import (
     ToGrammars,
 )
 from loraplex.engine.constraints.orders import Orders
+from loraplex.engine.field_types import ParameterError
 from loraplex.engine.protocol import GenerateRequest
 from loraplex.engine.sampling_params import SamplingParams
 from loraplex.engine.scheduler.plan import Scheduled
 from loraplex.engine.scheduler.sequence import Request, Status
-from loraplex.engine.structured_outputs import FormRefused, StructuredOutputs
+from loraplex.engine.structured_outputs import StructuredOutputs
 
 TOKENS = b"\x38"
 
@@ -176,9 +177,9 @@ def test_a_grammar_that_ends_its_process_is_to_blame_and_others_go_on_where_they
     assert bench.process.heard == [Open(choice=0, kind="regex", text="good", tokens=[3], compiled_before=True)]
     bench.answer(allowed(0))
     assert not good.sequences[0].lacks_mask
-    with pytest.raises(FormRefused, match=r"guided_regex cannot be used: .* simplify it") as refused:
+    with pytest.raises(ParameterError, match=r"guided_regex cannot be used: .* simplify it") as refused:
         bench.follow("bad")
-    assert refused.value.param == "guided_regex"
+    assert refused.value.parameter == "guided_regex"
     assert bench.failed() == {"too_slow" if how == "hangs" else "crashed": 2}
     told = bench.grammar_manager.counts.tell()
     assert (told.requests["regex"], told.restarts, sum(told.compile_seconds.counts)) == (3, 1, 1)

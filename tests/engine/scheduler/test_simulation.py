@@ -1,9 +1,11 @@
 """Seeded traffic in virtual time against tiny pools: every step makes progress, everything ends, exactly as alone."""
 
 import random
+from typing import Literal
 
 import pytest
 
+from loraplex.engine.protocol import BeamSearch
 from loraplex.engine.structured_outputs import StructuredOutputs
 
 from ..fake_adapters import FakeAdapters
@@ -54,12 +56,14 @@ class Traffic:
         length = self.random.randint(1, 24)
         shared = self.random.choice([0, length // 2, length])
         prompt = self.stem[:shared] + [self.random.randrange(VOCAB) for _ in range(length - shared)]
-        constrained = self.random.random() < 0.3
+        kind = self.random.random()
+        constrained, beam_search = kind < 0.3, self.search() if kind > 0.8 else None
         request = make_request(
             name,
             prompt,
             adapter=self.random.choice([None, None, None, None, "a", "a", "b", "c", "late", "latest", "unknown"]),
             tenant=self.random.choice("xxy"),
+            beam_search=beam_search,
             share=(self.random.choice("kkl"), self.random.choice(["", name])),
             priority=self.random.randint(0, 2),
             n=self.random.choice([1, 1, 1, 2, 4]),
@@ -73,8 +77,15 @@ class Traffic:
         try:
             self.harness.add(request)
         except ValueError as error:
-            assert "never fit" in str(error) or "together may have" in str(error)
+            refusals = ("never fit", "together may have", "beams of the prompt", "beams run at once")
+            assert any(words in str(error) for words in refusals)
             self.harness.streams.pop(name, None)
+
+    def search(self) -> BeamSearch:
+        early_stopping: list[bool | Literal["never"]] = [True, False, "never"]
+        return BeamSearch(
+            length_penalty=self.random.choice([-1.0, 0.0, 1.0, 2.0]), early_stopping=self.random.choice(early_stopping)
+        )
 
     def step(self) -> None:
         if self.harness.core.has_work():

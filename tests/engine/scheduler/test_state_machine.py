@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from loraplex.engine.protocol import BeamSearch
 from tests.campaign import Campaign
 from tests.lora.adapters import make_adapter
 from tests.lora.house import House
@@ -187,6 +188,7 @@ class Walk:
             tenant=source.choice("xy"),
             share=(source.choice("kl"), source.choice(["", f"r{self.count}"])),
             priority=source.randrange(3),
+            beam_search=BeamSearch() if source.random() < 0.15 else None,
             n=source.choice([1, 1, 2, 3]),
             temperature=source.choice([0.0, 1.0]),
             seed=source.randrange(5),
@@ -196,7 +198,7 @@ class Walk:
         try:
             self.harness.add(request)
         except ValueError as error:
-            assert "never fit" in str(error)
+            assert any(words in str(error) for words in ("never fit", "beams of the prompt", "beams run at once"))
 
     def _holders(self) -> Counter[str]:
         """digest -> requests that hold it."""
