@@ -23,6 +23,7 @@ from .anthropic.routes import routers as anthropic_routers
 from .api.routes import routers as api_routers
 from .batches.files_api import FORM_BYTES
 from .batches.routes import routers as batch_routers
+from .batches.runner import BatchRunner
 from .endpoints.authentication import access_table, guard
 from .http.database_errors import database_handlers
 from .http.limits import BodyLimit
@@ -111,6 +112,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.guard.run(),
         state.shadows.run(state.stopping),
         forget_responses(state.registry.responses, state.settings),
+        BatchRunner(app, state).run(),
     )
     tasks = [asyncio.create_task(coroutine) for coroutine in work]
     state.database_watch.start()

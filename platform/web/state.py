@@ -186,6 +186,7 @@ def open_state(
         shadows=ShadowPool(door, tallies, metrics),
         chain=ChainCheck(registry.audit.verify),
         requests=Slots(settings.max_concurrent_requests, "requests in flight"),
+        background=Slots(settings.batch_concurrency, "lines of batches in flight"),
         uploads=UploadSlots(settings.max_concurrent_uploads),
     )
 

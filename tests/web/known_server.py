@@ -12,6 +12,7 @@ import httpx
 from schemathesis.schemas import APIOperation
 
 from loraplex.registry.adapters.views import Adapter
+from loraplex.registry.batches.batches import NewBatch
 from loraplex.registry.database.tables import DEFAULT_TENANT, utc_now
 from loraplex.registry.files.artifacts import CONFIG_FILE, WEIGHTS_FILE
 from loraplex.web.access.sessions import COOKIE
@@ -36,7 +37,8 @@ class KnownServer:
         del self._client.headers["authorization"]
         self.credentials = {name: self._key(name) for name in ("operator", "adapters", "inference")}
         self.credentials |= {"session": self._log_in(), "nobody": {}, "stranger": {"authorization": "Bearer x" * 9}}
-        self._key_prefix, self._versions, self._file, self._response_id = "", (0, 0), "", ""
+        self._key_prefix, self._versions = "", (0, 0)
+        self._file = self._batch = self._response_id = ""
         self.restore()
 
     def close(self) -> None:
@@ -55,7 +57,7 @@ class KnownServer:
             "filename": CONFIG_FILE,
         }
         names |= {"user": USER, "tenant": TENANT, "prefix": self._key_prefix}
-        names |= {"file_id": self._file, "response_id": self._response_id}
+        names |= {"file_id": self._file, "batch_id": self._batch, "response_id": self._response_id}
         given: dict[str, Any] = {
             "path_parameters": {each.name: names[each.name] for each in operation.path_parameters},
             "query": {each.name: "" for each in operation.query if each.name == "tenant"},
@@ -102,6 +104,9 @@ class KnownServer:
             self._key_prefix = registry.keys.create("known", ["inference"], **BY).key.prefix
         if self._file not in {file.id for file in registry.files.list(DEFAULT_TENANT).items}:
             self._file = self._add_file()
+        if self._batch not in {batch.id for batch in registry.batches.list(DEFAULT_TENANT, limit=1000).items}:
+            new = NewBatch("/v1/completions", self._file)
+            self._batch = registry.batches.create(new, **BY, most_waiting=10_000).id
         if self._state.sessions.read(self.credentials["session"]["cookie"].removeprefix(f"{COOKIE}=")) is None:
             self.credentials["session"] = self._log_in()
         registry.snapshots.refresh()

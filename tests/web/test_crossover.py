@@ -24,7 +24,7 @@ from .test_access import key, log_in, routes_of
 from .test_adapters_api import add, put
 
 NOBODYS = {"name": "absent", "user": "nobody", "prefix": "0123456789ab", "sha256": "0" * 64}
-NOBODYS |= {"file_id": f"file-{'0' * 24}", "response_id": f"resp_{'0' * 32}"}
+NOBODYS |= {"file_id": f"file-{'0' * 24}", "batch_id": f"batch_{'0' * 24}", "response_id": f"resp_{'0' * 32}"}
 """As long as those of the tenant that is looked at."""
 FILES: dict[str, Any] = {"config_sha256": "SHA256", "weights_sha256": "SHA256"}
 ROWS: dict[str, dict[str, Any]] = {
@@ -36,6 +36,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "DELETE /v1/responses/{response_id}": {},
     "GET /v1/responses/{response_id}/input_items": {},
     "POST /v1/responses/{response_id}/cancel": {},
+    "GET /v1/batches/{batch_id}": {},
+    "POST /v1/batches/{batch_id}/cancel": {},
     "GET /api/v1/adapters/{name}": {},
     "GET /api/v1/adapters/{reference}/report": {},
     "POST /api/v1/adapters/{name}/versions": {"json": FILES},
@@ -113,13 +115,22 @@ MAKE_THEIR_OWN = {
 """A name is free in every tenant, so these are not answered 404; the files of others must still be missing."""
 OPERATORS = {route for route in ROWS if "{tenant}" in route}
 LISTS = (
-    *("/v1/models", "/v1/files", "/api/v1/adapters", "/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit"),
+    *(
+        "/v1/models",
+        "/v1/files",
+        "/v1/batches",
+        "/api/v1/adapters",
+        "/api/v1/keys",
+        "/api/v1/users",
+        "/api/v1/usage",
+        "/api/v1/audit",
+    ),
     *("/", "/adapters", "/cache", "/playground", "/requests", "/dashboard/state", "/api/v1/audit?everyone=true"),
     *("/keys?show=all", "/users", "/usage", "/usage/csv?by=day,key,adapter", "/usage/points", "/audit"),
     *("/api/v1/audit/export", "/audit?everyone=true", "/audit/export", "/audit/export?format=jsonl&everyone=true"),
 )
 OF_ANY_TENANT = (
-    "/v1/files",
+    *("/v1/files", "/v1/batches"),
     *("/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit", "/api/v1/audit/export"),
     *("/keys", "/users", "/usage", "/usage/csv", "/usage/points", "/audit", "/audit/export"),
 )
@@ -144,7 +155,11 @@ async def theirs(state: State, client: httpx.AsyncClient, folder: Path) -> dict[
     form = {"data": {"purpose": "batch"}, "files": {"file": ("secret.jsonl", b"{}")}}
     file_id = (await client.post("/v1/files", **form)).json()["id"]
     response = (await client.post("/v1/responses", json={"model": "secret", "input": "hi"})).json()["id"]
-    ids = {"file_id": file_id, "response_id": response}
+    new = {"input_file_id": file_id, "endpoint": "/v1/completions", "completion_window": "24h"}
+    batch_id = (await client.post("/v1/batches", json=new)).json()["id"]
+    while (await client.get(f"/v1/batches/{batch_id}")).json()["status"] != "failed":
+        await asyncio.sleep(0.02)
+    ids = {"file_id": file_id, "batch_id": batch_id, "response_id": response}
     return ids | {"name": "secret", "user": "carola", "prefix": prefix, "sha256": weights}
 
 
@@ -174,7 +189,7 @@ def without(response: httpx.Response, ids: dict[str, str]) -> str:
 
 
 async def everything_of(client: httpx.AsyncClient, headers: dict[str, str]) -> list[Any]:
-    of_one = ["/v1/files", *(f"/api/v1/adapters/secret/{part}" for part in ("prompts", "profile"))]
+    of_one = ["/v1/files", "/v1/batches", *(f"/api/v1/adapters/secret/{part}" for part in ("prompts", "profile"))]
     paths = ("/api/v1/adapters", "/api/v1/users", "/api/v1/audit", *of_one)
     return [(await client.get(path, headers=headers)).json() for path in paths]
 

@@ -71,7 +71,7 @@ class KeyRing:
         matches = hmac.compare_digest(token_hash(self.secret, token), stored)
         if key is None or not matches:
             raise InvalidKey("Incorrect API key. Check the key, or create a new one in the dashboard.")
-        return _usable(key)
+        return check_usable(key)
 
 
 class Keys:
@@ -182,7 +182,8 @@ class Keys:
         return KeyRing(self._secret, {row.prefix: (_view(row), row.hash) for row in session.scalars(query)})
 
 
-def _usable(key: ApiKey) -> ApiKey:
+def check_usable(key: ApiKey) -> ApiKey:
+    """The key itself. Raises InvalidKey once it has expired."""
     if key.expires_at is not None and key.expires_at <= utc_now():
         raise InvalidKey(
             f"This API key expired on {key.expires_at:%Y-%m-%d %H:%M} UTC. Create a new one in the dashboard."

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -62,6 +62,18 @@ class OpenEntry:
     place: AccountHour
     reserved_tokens: int
     written: bool = False
+
+
+class Books(Protocol):
+    """Where a request is booked from its admission to its end."""
+
+    def open(self, account: Account, reserved_tokens: int) -> OpenEntry:
+        """A request begins; at most `reserved_tokens` of prompt and output are expected."""
+
+    def settle(
+        self, entry: OpenEntry, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int, error: bool
+    ) -> None:
+        """It has ended, well or not. Called once."""
 
 
 @dataclass(slots=True)

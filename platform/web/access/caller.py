@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self, TypedDict
 
 from loraplex.registry.access.quotas import OPEN, Quota
+from loraplex.registry.usage.ledger import Books
 
 from .permissions import PUBLIC, Permission, demand_of
 from .sessions import Session
@@ -33,6 +34,8 @@ class Caller:
     """Of the key; that of the tenant holds beside it."""
     home: str = ""
     """The credential's own tenant, where another one's things are meant."""
+    books: Books | None = None
+    """Of a line of a batch: where it is booked. It runs behind all requests of people."""
 
     @property
     def by(self) -> By:

@@ -2,6 +2,6 @@
 
 from fastapi import APIRouter
 
-from . import files_api
+from . import batches_api, files_api
 
-routers: tuple[APIRouter, ...] = (files_api.router,)
+routers: tuple[APIRouter, ...] = (files_api.router, batches_api.router)

@@ -1,8 +1,7 @@
 """receive_form: a form with one file, written to the store as it comes."""
 
-import asyncio
-import contextlib
 import re
+from functools import partial
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -14,6 +13,7 @@ from ..http.body import Body, BodyStalled, ReceivedBody, SteadyBody, open_steady
 from ..http.errors import ApiError, invalid, overloaded
 from ..http.limits import too_large
 from ..http.multipart import MultipartReader, Part, boundary_of
+from ..http.off_loop import finished_in_thread
 from ..settings.settings import Settings
 
 BLOCK_BYTES: Final = 1 << 20
@@ -112,14 +112,7 @@ async def _open(request: Request, stall_seconds: float) -> Body:
 
 
 async def _read(body: Body, form: UploadForm) -> None:
-    """A write that has begun ends before this does: the caller closes the file."""
     block = memoryview(bytearray(BLOCK_BYTES))
     while not body.ended:
         await body.read_into(block)
-        writing = asyncio.ensure_future(asyncio.to_thread(form.take, block[: body.filled]))
-        try:
-            await asyncio.shield(writing)
-        except asyncio.CancelledError:
-            with contextlib.suppress(Exception):
-                await writing
-            raise
+        await finished_in_thread(partial(form.take, block[: body.filled]))

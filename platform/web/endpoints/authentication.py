@@ -39,6 +39,8 @@ TENANT: Final = "tenant"
 """Name in the query of whose things are meant."""
 ANYONE: Final = Caller(DEFAULT_TENANT, "user:anyone", frozenset({Permission.INFERENCE}))
 """Without a key, where none is needed."""
+CALLER: Final = "loraplex.caller"
+"""In the scope of a request that the server sends to itself: whose it is. Nothing from outside reaches the scope."""
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 MAX_SNAPSHOT_AGE: Final = 60.0
 """Seconds for which keys are still believed while the database is unavailable."""
@@ -128,6 +130,9 @@ def check_origin(request: Request) -> None:
 
 async def identify(request: Request, state: "State") -> Caller:
     """Whose credential it has. Raises ApiError."""
+    known: Caller | None = request.scope.get(CALLER)
+    if known is not None:
+        return known
     token = _token(request)
     if token is not None:
         return _by_key(token, state)

@@ -84,7 +84,8 @@ class Slots:
     def __init__(self, capacity: int, what: str) -> None:
         self._capacity = capacity
         self._what = what
-        self.taken = 0
+        self.taken = self.given = 0
+        """Now, and ever."""
 
     def check_room(self) -> None:
         """Raises ApiError 503 when all are taken."""
@@ -96,6 +97,7 @@ class Slots:
         """Raises ApiError 503 when all are taken."""
         self.check_room()
         self.taken += 1
+        self.given += 1
         try:
             yield
         finally:

@@ -17,6 +17,17 @@ T = TypeVar("T")
 _turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, FairExecutor]] = WeakKeyDictionary()
 
 
+async def finished_in_thread(work: Callable[[], T]) -> T:
+    """The result of `work` on a thread, which has ended when this does, also where this is cancelled: nobody takes away
+    under its feet what it uses."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait([working])
+        raise
+
+
 async def off_loop(work: Callable[[], T], chars: int) -> T:
     """The result of `work` on `chars` characters, without holding up the event loop for long."""
     if chars <= INLINE_CHARS:

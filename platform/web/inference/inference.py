@@ -30,6 +30,8 @@ class Inference:
     quotas: Quotas
     requests: Slots
     """In flight."""
+    background: Slots
+    """Those of batches."""
     tallies: Tallies
     callers: RecentCallers
     shadows: ShadowPool

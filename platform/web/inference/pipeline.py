@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from loraplex.engine.protocol import LAST
 
 from ..access.caller import Caller
 from ..http.errors import ApiError
@@ -36,6 +38,8 @@ async def running(inference: Inference, caller: Caller, call: Call, request_id: 
         with watched(inference.tallies, inference.callers, caller.tenant, served) as on_end:
             prompts = await call.render(served.text_processor, inference.settings)
             spec, answer_format = call.spec(served, prompts, inference.max_model_len)
+            if caller.books is not None:
+                spec = replace(spec, priority=LAST)
             generations = await generate(inference, caller, spec, request_id, admission, on_end)
         copy = draw_copy(inference, caller.tenant, call, spec, request_id)
         yield Running(generations, answer_format, admission.headers() | version_header(served), copy)
@@ -44,7 +48,8 @@ async def running(inference: Inference, caller: Caller, call: Call, request_id: 
 @contextmanager
 def _admitted(inference: Inference, caller: Caller) -> Iterator[Admission]:
     """A place among the requests in flight, and what the quotas grant, both until the block ends."""
-    with inference.requests.hold(), inference.quotas.admit(caller.tenant, caller.actor, caller.quota) as admission:
+    slots, quotas = inference.requests if caller.books is None else inference.background, inference.quotas
+    with slots.hold(), quotas.admit(caller.tenant, caller.actor, caller.quota, caller.books) as admission:
         yield admission
 
 

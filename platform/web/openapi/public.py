@@ -3,7 +3,8 @@
 from typing import Final
 
 from ..anthropic.schemas import MessagesPrompt, MessagesRequest
-from ..batches.answers import DeletedFile, FileList, FileObject
+from ..batches.answers import BatchList, BatchObject, DeletedFile, FileList, FileObject
+from ..batches.batches_api import BatchRequest
 from ..openai.responses.schemas import ResponsesRequest
 from ..openai.schemas import ChatRequest, CompletionRequest, Detokenize, TokenizeChat, TokenizeText
 from .message_answers import MessageAnswer, TokenCount
@@ -63,6 +64,10 @@ OPERATIONS: Final = {
     "GET /v1/files/{file_id}": Operation(answers(FileObject)),
     "DELETE /v1/files/{file_id}": Operation(answers(DeletedFile), refusals=(409,)),
     "GET /v1/files/{file_id}/content": Operation({200: Answer({BYTES: bytes})}),
+    "POST /v1/batches": Operation(answers(BatchObject), (BatchRequest,), refusals=(404, 429)),
+    "GET /v1/batches": Operation(answers(BatchList)),
+    "GET /v1/batches/{batch_id}": Operation(answers(BatchObject)),
+    "POST /v1/batches/{batch_id}/cancel": Operation(answers(BatchObject), refusals=(409,)),
     "GET /v1/models": Operation(answers(ModelList)),
     "GET /v1/models/{name}": Operation(answers(Model)),
     "POST /tokenize": Operation(answers(Tokenized), (TokenizeText, TokenizeChat), refusals=(404,)),

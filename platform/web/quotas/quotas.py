@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from loraplex.registry.access.quotas import Quota
 from loraplex.registry.database.tables.usage import ADAPTER_LENGTH
 from loraplex.registry.snapshot import Snapshots
-from loraplex.registry.usage.ledger import Account, Ledger, OpenEntry
+from loraplex.registry.usage.ledger import Account, Books, Ledger, OpenEntry
 from loraplex.registry.usage.usage import SHADOW
 
 from .meters import Meter, Usage
@@ -46,9 +46,10 @@ class Quotas:
         self._day = ""
 
     @contextmanager
-    def admit(self, tenant: str, actor: str, quota: Quota) -> Iterator["Admission"]:
-        """The right to run one request, until the block ends. `quota`: the actor's own. Raises ApiError 429."""
-        with self._admit(self._limits(tenant, actor, quota)) as admission:
+    def admit(self, tenant: str, actor: str, quota: Quota, books: Books | None = None) -> Iterator["Admission"]:
+        """The right to run one request, until the block ends. `quota`: the actor's own. `books`: where it is booked,
+        if not in the ledger at once. Raises ApiError 429."""
+        with self._admit(self._limits(tenant, actor, quota), books) as admission:
             yield admission
 
     @contextmanager
@@ -58,8 +59,8 @@ class Quotas:
             yield admission
 
     @contextmanager
-    def _admit(self, limits: Sequence[Limit]) -> Iterator["Admission"]:
-        admission = Admission(self, limits)
+    def _admit(self, limits: Sequence[Limit], books: Books | None = None) -> Iterator["Admission"]:
+        admission = Admission(self, limits, books or self.ledger)
         admission.begin()
         try:
             yield admission
@@ -129,8 +130,8 @@ class Running(Protocol):
 class Admission:
     """One request's share of every limit that holds for it."""
 
-    def __init__(self, quotas: Quotas, limits: Sequence[Limit]) -> None:
-        self._quotas, self._limits = quotas, limits
+    def __init__(self, quotas: Quotas, limits: Sequence[Limit], books: Books) -> None:
+        self._quotas, self._limits, self._books = quotas, limits, books
         self._reserved = 0
         self._entry: OpenEntry | None = None
         self._generations: Sequence[Running] = ()
@@ -164,7 +165,7 @@ class Admission:
             if limit.quota.tokens_per_minute is not None:
                 limit.meter.tokens.take(tokens)
         self._reserved = tokens
-        self._entry = self._quotas.ledger.open(account, tokens)
+        self._entry = self._books.open(account, tokens)
 
     def run(self, generations: Sequence[Running]) -> None:
         """What the reservation is for; their usage is what the request is settled with."""
@@ -205,7 +206,7 @@ class Admission:
     def _settle(self, entry: OpenEntry) -> int:
         ran = [generation for generation in self._generations if generation.worked]
         usage = sum((generation.usage for generation in ran), Usage())
-        self._quotas.ledger.settle(
+        self._books.settle(
             entry,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,

@@ -1,0 +1,67 @@
+"""Gate: how many lines run now. Users come first: while any of their requests runs, or has just run, one line does."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from ..http.limits import Slots
+
+QUIET_SECONDS: Final = 1.0
+"""Without a user's request, after which lines may use the whole engine."""
+LOOK_SECONDS: Final = 0.02
+
+
+class Gate:
+    """`most` lines at once; tenants that wait take turns. `users`: requests that are no lines."""
+
+    def __init__(self, most: int, users: Slots) -> None:
+        self._most, self._users = most, users
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._inside = 0
+        self._seen, self._seen_at = users.given, -QUIET_SECONDS
+
+    @asynccontextmanager
+    async def inside(self, tenant: str) -> AsyncIterator[None]:
+        """Around one line of this tenant, which waits here until it may run."""
+        await self._enter(tenant)
+        try:
+            yield
+        finally:
+            self._inside -= 1
+
+    async def _enter(self, tenant: str) -> None:
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._inside -= 1
+            raise
+
+    async def run(self) -> None:
+        """For ever: let lines in."""
+        while True:
+            while self._waiting and self._inside < self._allowed():
+                self._admit()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _allowed(self) -> int:
+        now = time.monotonic()
+        if self._users.taken or self._users.given != self._seen:
+            self._seen, self._seen_at = self._users.given, now
+        return self._most if now - self._seen_at > QUIET_SECONDS else 1
+
+    def _admit(self) -> None:
+        """The first line of the tenant that has waited longest for its turn."""
+        tenant = next(iter(self._waiting))
+        places = self._waiting.pop(tenant)
+        place = places.popleft()
+        if places:
+            self._waiting[tenant] = places
+        if not place.done():
+            place.set_result(None)
+            self._inside += 1
