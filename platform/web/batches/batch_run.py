@@ -100,7 +100,7 @@ class BatchRun:
 
         async def run(line: Line) -> None:
             try:
-                record = await self._lines.run(line, self._batch.endpoint, self._whose)
+                record = await self._lines.run(line, self._whose)
                 await appender.append(record)
             finally:
                 places.release()
@@ -121,7 +121,7 @@ class BatchRun:
         if self._batch.expires_at <= utc_now():
             return Ending("expired")
         try:
-            self._caller = caller_of_batch(self._registry, self._batch)
+            self._caller = caller_of_batch(self._registry, self._batch, self._settings.no_api_key)
         except NoCaller as gone:
             return Ending("failed", [BatchError(gone.code, str(gone))])
         return None
@@ -146,7 +146,7 @@ class BatchRun:
 
     def _read(self) -> Iterator[Line]:
         path = self._registry.store.files / self._batch.input_file_id
-        return read_lines(path, self._batch.endpoint, int(self._settings.max_body_bytes))
+        return read_lines(path, [self._batch.endpoint], int(self._settings.max_body_bytes))
 
     def _whose(self) -> Caller:
         assert self._caller is not None, "it was looked at before the first line"

@@ -7,6 +7,7 @@ from loraplex.registry.registry import Registry
 
 from ..access.caller import Caller
 from ..access.permissions import Permission, permissions_of_key, permissions_of_user
+from ..endpoints.authentication import ANYONE
 
 
 class NoCaller(Exception):
@@ -17,13 +18,16 @@ class NoCaller(Exception):
         self.code = code
 
 
-def caller_of_batch(registry: Registry, batch: Batch) -> Caller:
-    """With the rights that its maker has now. Blocks where that is a person. Raises NoCaller."""
+def caller_of_batch(registry: Registry, batch: Batch, no_api_key: bool) -> Caller:
+    """With the rights that its maker has now. `no_api_key`: the setting. Blocks where its maker is a person. Raises
+    NoCaller."""
     snapshot = registry.snapshots.current
     home, _, name = batch.created_by.rpartition("/")
     for tenant in {batch.tenant, home or batch.tenant}:
         if snapshot.tenants[tenant].disabled_at is not None:
             raise NoCaller("tenant_disabled", f"The tenant '{tenant}' is disabled. Ask the operator of this server.")
+    if no_api_key and batch.created_by == ANYONE.actor:
+        return ANYONE
     caller = _maker(registry, name, home or batch.tenant).acting_for(batch.tenant)
     if not caller.allows(Permission.INFERENCE):
         raise NoCaller("insufficient_permissions", f"{batch.created_by} may no longer use models.")

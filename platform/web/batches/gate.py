@@ -31,10 +31,12 @@ class Gate:
             yield
         finally:
             self._inside -= 1
+            self._let_in()
 
     async def _enter(self, tenant: str) -> None:
         place = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant, deque()).append(place)
+        self._let_in()
         try:
             await place
         except asyncio.CancelledError:
@@ -43,11 +45,14 @@ class Gate:
             raise
 
     async def run(self) -> None:
-        """For ever: let lines in."""
+        """For ever: let more lines in when users have become quiet."""
         while True:
-            while self._waiting and self._inside < self._allowed():
-                self._admit()
+            self._let_in()
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _let_in(self) -> None:
+        while self._waiting and self._inside < self._allowed():
+            self._admit()
 
     def _allowed(self) -> int:
         now = time.monotonic()

@@ -70,7 +70,7 @@ class LineRunner:
     def __init__(self, app: ASGIApp, inference: Inference, gate: Gate) -> None:
         self._app, self._inference, self._gate = app, inference, gate
 
-    async def run(self, line: Line, endpoint: str, caller_of: Callable[[], Caller]) -> Record:
+    async def run(self, line: Line, caller_of: Callable[[], Caller]) -> Record:
         """`caller_of`: on whose behalf, asked before each attempt."""
         request_id = f"batch_req_{uuid.uuid4().hex}"
         if line.problem is not None:
@@ -80,7 +80,7 @@ class LineRunner:
             await self._until_there_is_room(caller_of().tenant)
             book = LineBook()
             async with self._gate.inside(caller_of().tenant):
-                answered = await ask(self._app, replace(caller_of(), books=book), endpoint, line.body, request_id)
+                answered = await ask(self._app, replace(caller_of(), books=book), line.url, line.body, request_id)
             wait = _wait(answered, attempt)
             if wait is None:
                 break

@@ -44,6 +44,7 @@ class Line:
 
     number: int
     custom_id: str | None
+    url: str = ""
     body: bytes = b""
     problem: BatchError | None = None
 
@@ -56,7 +57,7 @@ class Verdict:
     errors: list[BatchError] = field(default_factory=list)
 
 
-def read_lines(path: Path, endpoint: str, most_body: int) -> Iterator[Line]:
+def read_lines(path: Path, endpoints: Sequence[str], most_body: int) -> Iterator[Line]:
     """All that are not blank. Blocks for the time of a disk read."""
     most = most_body + BESIDE_BODY
     with path.open("rb") as file:
@@ -69,12 +70,13 @@ def read_lines(path: Path, endpoint: str, most_body: int) -> Iterator[Line]:
             elif number == 1 and text.startswith(MARK):
                 text = text.removeprefix(MARK)
                 if text.strip():
-                    yield read_line(number, text, endpoint)
+                    yield read_line(number, text, endpoints)
             elif text.strip():
-                yield read_line(number, text, endpoint)
+                yield read_line(number, text, endpoints)
 
 
-def read_line(number: int, text: bytes, endpoint: str) -> Line:
+def read_line(number: int, text: bytes, endpoints: Sequence[str]) -> Line:
+    """`endpoints`: of which the line may name one."""
     try:
         sent = _sent.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -85,8 +87,9 @@ def read_line(number: int, text: bytes, endpoint: str) -> Line:
         return _wrong(number, None, "invalid_custom_id", words, "custom_id")
     if sent.method != "POST":
         return _wrong(number, custom_id, "invalid_method", "method must be 'POST'.", "method")
-    if sent.url != endpoint:
-        return _wrong(number, custom_id, "mismatched_url", f"url must be the batch's endpoint, {endpoint}.", "url")
+    if sent.url not in endpoints:
+        words = f"url must be {' or '.join(endpoints)}."
+        return _wrong(number, custom_id, "mismatched_url", words, "url")
     body = bytes(sent.body)
     if not body.startswith(b"{"):
         return _wrong(number, custom_id, "invalid_body", "body must be a JSON object.", "body")
@@ -96,7 +99,7 @@ def read_line(number: int, text: bytes, endpoint: str) -> Line:
         streamed = False  # the endpoint says what is wrong with it
     if streamed:
         return _wrong(number, custom_id, "unsupported", "a line cannot be streamed; leave stream out.", "body.stream")
-    return Line(number, custom_id, body)
+    return Line(number, custom_id, sent.url, body)
 
 
 def check_lines(lines: Iterator[Line], most_lines: int) -> Verdict:

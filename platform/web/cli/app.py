@@ -57,6 +57,13 @@ add_word(
 )
 add_word(
     app,
+    "run-batch",
+    "tools.run_batch",
+    "Answer each line of a file, without a server. The file is as for /v1/batches.",
+    "Example: loraplex run-batch -i requests.jsonl -o answers.jsonl --model ./my-model",
+)
+add_word(
+    app,
     "calibrate-kv",
     "tools.calibrate_kv",
     "Measure the base and all enabled adapters on a text, and write static scales for an 8-bit KV cache that clip\n"

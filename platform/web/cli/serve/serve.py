@@ -56,7 +56,7 @@ def serve(settings: Settings, context: typer.Context) -> None:
     _listen_to_signals(end_at_once)
     configure_logs(settings.log_level, settings.log_json)
     warn_of_open(settings)
-    _tell_translation(settings, context.meta[TRANSLATION])
+    tell_translation(settings, context.meta[TRANSLATION])
     with listen(settings.host, settings.port) as listener, _monitoring_listener(settings) as other:
         engine = _start_engine(settings)
         _listen_to_signals(partial(_end_with, engine))
@@ -65,8 +65,8 @@ def serve(settings: Settings, context: typer.Context) -> None:
         sys.exit(run_server(settings, engine, started, listener, other))
 
 
-def _tell_translation(settings: Settings, translation: Translation) -> None:
-    """ValueError for a tokenizer that is not the model's."""
+def tell_translation(settings: Settings, translation: Translation) -> None:
+    """Of flags without an effect. ValueError for a tokenizer that is not the model's."""
     if translation.tokenizer not in (None, settings.model):
         raise ValueError(
             f"--tokenizer {translation.tokenizer} is not supported: the model's own tokenizer is read. Put its files "

@@ -1,0 +1,88 @@
+"""`loraplex run-batch`: a file of requests, answered in this process without a server."""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from loraplex.engine.ipc.client import EngineStartError
+
+from ...observability.logs import configure_logs
+from ...settings.settings import Settings
+from ..flags import settings_flags
+from ..serve import serve
+
+SHORT: Final = {"-i": "--input-file", "-o": "--output-file"}
+
+console = Console(highlight=False, stderr=True)
+
+
+class Command(serve.Command):
+    """Flags as `serve` reads them, and two short ones."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [SHORT.get(arg, arg) for arg in args])
+
+
+@settings_flags
+def run_batch(
+    settings: Settings,
+    context: typer.Context,
+    input_file: Annotated[
+        Path, typer.Option("--input-file", "-i", metavar="FILE", help="JSON lines, as /v1/batches takes them.")
+    ],
+    output_file: Annotated[
+        Path, typer.Option("--output-file", "-o", metavar="FILE", help="One line for each, in the same order.")
+    ],
+) -> None:
+    """Answer each line of a file, without a server. The file is as for /v1/batches."""
+    configure_logs("warning" if settings.log_level == "info" else settings.log_level, settings.log_json)
+    serve.tell_translation(settings, context.meta[serve.TRANSLATION])
+    if not input_file.is_file():
+        raise ValueError(f"there is no file {input_file}")
+    if not output_file.parent.is_dir():
+        raise ValueError(f"there is no folder {output_file.parent} for the answers")
+    from ...server import run_in_loop
+
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    sys.exit(run_in_loop(_run(settings, input_file, output_file)))
+
+
+async def _run(settings: Settings, source: Path, target: Path) -> int:
+    from loraplex.engine.model.folder import resolve_model_folder
+
+    from ...app import create_app
+    from ...batches.file_run import check_file, run_file
+    from ...state import open_state
+
+    # Nobody else asks this engine: as many lines run as a step takes.
+    at_once = max(settings.batch_concurrency, settings.max_num_seqs)
+    own = settings.model_copy(update={"batch_concurrency": at_once, "certify_uploads": False})
+    state = open_state(own, resolve_model_folder(settings.model))
+    try:
+        total = check_file(source, state)
+        await state.engine.start()
+        await state.reconciler.reconcile()
+        with _bar() as bar:
+            task = bar.add_task("", total=total)
+            told = await run_file(create_app(state), state, source, target, lambda _: bar.advance(task))
+    except EngineStartError as error:
+        raise ValueError(f"the engine could not start: {error}") from None
+    finally:
+        await state.engine.stop()
+        state.passwords.close()
+        await asyncio.to_thread(state.text_processors.close)
+        await asyncio.to_thread(state.bookkeeper.end)
+        state.registry.close()
+    console.print(f"{target}: {told[True]:,} lines answered, {told[False]:,} refused", markup=False, soft_wrap=True)
+    return 0
+
+
+def _bar() -> Progress:
+    columns = TextColumn("lines"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
