@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from .pooling.vectors import ModelPooling, Pooling
+from .pooling.wanted import ModelPooling, Pooling
 from .sampling_params import SamplingParams
 
 MAX_ADAPTERS: Final = 8

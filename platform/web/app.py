@@ -34,6 +34,7 @@ from .observability.refusal_log import note_refusal
 from .openai.responses.memory import forget_responses
 from .openai.routes import routers as openai_routers
 from .openapi.documents import admin_document, public_document
+from .pooling.routes import routers as pooling_routers
 from .routing.route_metrics import RouteCollector
 from .state import State
 
@@ -71,7 +72,7 @@ def create_app(state: State) -> FastAPI:
     app.state.loraplex = state
     state.metrics.registry.register(EngineCollector(state.engine, state.registry.snapshots, state.base.name))
     state.metrics.registry.register(RouteCollector(state.tallies))
-    for router in (*openai_routers, *anthropic_routers, *batch_routers, *api_routers, *pages.routers):
+    for router in (*openai_routers, *anthropic_routers, *batch_routers, *pooling_routers, *api_routers, *pages.routers):
         app.include_router(router)
     _add_documents(app, state.settings.root_path)
     app.state.access = access_table(app)

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 
 from loraplex.engine.constraints.counts import Counts
 from loraplex.engine.ipc.client import AdapterError, EngineState, EngineUnavailable, RequestRejected
+from loraplex.engine.pooling.wanted import ModelPooling
 from loraplex.engine.protocol import (
     AdapterSpec,
     AdapterStatus,
@@ -22,6 +23,8 @@ from loraplex.engine.protocol import (
 from loraplex.engine.startup.loaded_files import LoadedFiles
 from loraplex.engine.structured_outputs import SOURCES
 from loraplex.engine.text.tokenizer import Tokenizer
+
+from .fake_vectors import POOLING, pooled_answer
 
 BASE_SENTENCE = "The quick brown fox jumps over the lazy dog. Zürich 😀 again"
 ARITHMETIC = "float32 vectors"
@@ -50,6 +53,7 @@ class FakeEngine:
         self.stays_at: int | None = None
         """Tokens of a request after which nothing more comes of it until this is changed."""
         self.max_queue = 1000
+        self.pooling: ModelPooling | None = POOLING
         self.registered: dict[str, AdapterSpec] = {}
         self.changing: set[str] = set()
         self.resident: set[str] = set()
@@ -216,6 +220,8 @@ class FakeEngine:
             max_loaded_adapters=8,
             num_threads=1,
             load_seconds=0.1,
+            pooling=self.pooling,
+            pooling_refusal="" if self.pooling else "modules.json has a module 'Dense'",
         )
         self.state = EngineState.READY
 
@@ -233,6 +239,12 @@ class FakeEngine:
         self.running.add(request.request_id)
         ended = False
         try:
+            if request.pooling is not None:
+                await asyncio.sleep(self.delay)
+                self._maybe_crash(0)
+                ended = True
+                yield pooled_answer(request)
+                return
             outputs = [self._output(request) for _ in range(request.params.n)]
             for step in range(max(map(len, outputs)) + self.stagger * len(outputs)):
                 await asyncio.sleep(self.delay)

@@ -35,6 +35,8 @@ API = {
     "POST /v1/responses/{response_id}/cancel": INFERENCE,
     "POST /v1/messages": INFERENCE,
     "POST /v1/messages/count_tokens": INFERENCE,
+    "POST /v1/embeddings": INFERENCE,
+    "POST /pooling": INFERENCE,
     "GET /v1/models": INFERENCE,
     "GET /v1/models/{name:path}": INFERENCE,
     "POST /v1/files": INFERENCE,

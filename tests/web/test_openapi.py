@@ -8,6 +8,7 @@ import pytest
 from loraplex.web.anthropic.schemas import MessagesRequest
 from loraplex.web.openai.responses.schemas import ResponsesRequest
 from loraplex.web.openai.schemas import ChatRequest, CompletionRequest
+from loraplex.web.pooling.schemas import EmbeddingsRequest, PooledFields, PoolingRequest
 
 from .test_access import API
 
@@ -27,6 +28,8 @@ PATHS = {
     "/v1/batches": "post",
     "/v1/batches/{batch_id}": "get",
     "/v1/batches/{batch_id}/cancel": "post",
+    "/v1/embeddings": "post",
+    "/pooling": "post",
     "/v1/models": "get",
     "/v1/models/{name}": "get",
     "/tokenize": "post",
@@ -79,6 +82,8 @@ async def test_the_management_api_has_a_document_of_its_own(client: httpx.AsyncC
         ("/v1/completions", CompletionRequest),
         ("/v1/responses", ResponsesRequest),
         ("/v1/messages", MessagesRequest),
+        ("/v1/embeddings", EmbeddingsRequest),
+        ("/pooling", PoolingRequest),
     ],
 )
 async def test_bodies_are_those_that_are_checked(
@@ -90,7 +95,8 @@ async def test_bodies_are_those_that_are_checked(
     schema = document["components"]["schemas"][reference.rpartition("/")[2]]
     assert set(schema["properties"]) == set(struct.__struct_fields__)
     assert "model" in schema["required"]
-    assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    streamed = set() if issubclass(struct, PooledFields) else {"text/event-stream"}
+    assert set(operation["responses"]["200"]["content"]) == {"application/json", *streamed}
     assert "422" not in operation["responses"]
     assert operation["security"] == [{"key": []}, {"session": [], "csrf": []}]
 

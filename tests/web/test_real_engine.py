@@ -101,6 +101,7 @@ async def test_upload_use_and_a_killed_engine(
         assert {choice["text"] for choice in answer["choices"]} == {text}
 
     await _asked_by_its_profile_as_spelled_out(http, "one")
+    await _embeddings_are_those_of_peft(http, checkpoint, adapter_folders[0])
     judge = make_adapter(tmp_path / "judge", checkpoint, rank=2, alora_invocation_tokens=[310])
     assert (await add(http, "judge", judge)).status_code == 201
     verdict = await _judge_what_the_base_has_read(http)
@@ -123,6 +124,21 @@ async def test_upload_use_and_a_killed_engine(
     assert (await complete(http, "one"))["choices"][0]["text"] == texts["one"]
     assert (await _judge_what_the_base_has_read(http))["choices"] == verdict["choices"]
     assert (await http.get("/health", headers={"authorization": f"Bearer {KEY}"})).status_code == 200
+
+
+async def _embeddings_are_those_of_peft(client: httpx.AsyncClient, checkpoint: Path, adapter: Path) -> None:
+    """Of the base and of "one", over HTTP."""
+    prompts = [[5, 6, 7], [*range(3, 120)]]
+    reference: Any = reference_model(checkpoint, {"one": adapter})
+    for name, prepare in (("tiny", reference.disable_adapter_layers), ("one", reference.enable_adapter_layers)):
+        prepare()
+        response = await client.post("/v1/embeddings", json={"model": name, "input": prompts})
+        assert response.status_code == 200, response.text
+        for prompt, entry in zip(prompts, response.json()["data"], strict=True):
+            with torch.no_grad():
+                hidden = reference.get_base_model().model(torch.tensor([prompt])).last_hidden_state[0]
+            alike = torch.cosine_similarity(hidden.mean(dim=0), torch.tensor(entry["embedding"]), dim=0)
+            assert float(alike) > 0.99999, (name, len(prompt))
 
 
 async def _asked_by_its_profile_as_spelled_out(client: httpx.AsyncClient, name: str) -> None:

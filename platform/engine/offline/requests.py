@@ -2,7 +2,7 @@
 
 import uuid
 
-from ..pooling.vectors import Pooling
+from ..pooling.wanted import Pooling
 from ..protocol import BeamSearch, GenerateRequest
 from ..sampling_params import SamplingParams
 from ..text.bad_word_tokens import bad_word_tokens

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..model.config import read_json
-from .vectors import ModelPooling, PoolingKind
+from .wanted import ModelPooling, PoolingKind
 
 MODULES_FILE: Final = "modules.json"
 MODES: Final = {

@@ -1,74 +1,27 @@
-"""Pooling: what a request asks for that wants one vector of its prompt instead of a text."""
+"""The arithmetic after the last hidden state: from a sum to a vector, and its way over a border."""
 
-import enum
 import math
 from typing import Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from .wanted import Pooling, PoolingKind
 
 Vector = npt.NDArray[np.float32]
 WIRE: Final = np.dtype("<f4")
 """How a vector crosses a border: float32, little-endian."""
+LEAST_LENGTH: Final = 1e-12
+"""What is shorter is divided by this when it is scaled."""
 
 
-class PoolingKind(enum.StrEnum):
-    """Which tokens' hidden states after the last norm make the vector."""
-
-    LAST = "last"
-    MEAN = "mean"
-    CLS = "cls"
-    """The first token's."""
-
-
-class Pooling(msgspec.Struct, frozen=True, kw_only=True):
-    """`dimensions`: only so many first numbers, cut before the vector is scaled to length 1 (Matryoshka)."""
-
-    kind: PoolingKind
-    normalize: bool = False
-    dimensions: int | None = None
-
-    def positions(self, start: int, end: int, prompt_length: int) -> range:
-        """Of those from `start` to before `end`: the ones whose hidden states count."""
-        match self.kind:
-            case PoolingKind.MEAN:
-                return range(start, end)
-            case PoolingKind.CLS:
-                return range(start, min(end, 1))
-            case PoolingKind.LAST:
-                return range(max(start, prompt_length - 1), end)
-
-    @property
-    def needs_whole_prompt(self) -> bool:
-        """Cached blocks have keys and values, but no hidden states."""
-        return self.kind is not PoolingKind.LAST
-
-    def finish(self, hidden: npt.NDArray[np.float64], prompt_length: int) -> Vector | None:
-        """`hidden` [C]: the sum over all positions that count. None where a number of it is not finite."""
-        vector = hidden / prompt_length if self.kind is PoolingKind.MEAN else hidden
-        vector = vector[: self.dimensions]
-        if self.normalize:
-            vector = vector / max(math.sqrt(float(vector @ vector)), 1e-12)
-        return vector.astype(np.float32) if np.isfinite(vector).all() else None
-
-
-class ModelPooling(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model's embeddings are made, unless a request says otherwise."""
-
-    kind: PoolingKind
-    normalize: bool
-    size: int
-    """Numbers of a whole vector."""
-    source: str
-    """What says so, in words."""
-
-    def pooling(self, dimensions: int | None = None, normalize: bool | None = None) -> Pooling:
-        """ValueError for more dimensions than there are."""
-        if dimensions is not None and not 1 <= dimensions <= self.size:
-            raise ValueError(f"dimensions must be between 1 and {self.size}, the model's own, got {dimensions}")
-        normalize = self.normalize if normalize is None else normalize
-        return Pooling(kind=self.kind, normalize=normalize, dimensions=dimensions)
+def finish_vector(pooling: Pooling, hidden: npt.NDArray[np.float64], prompt_length: int) -> Vector | None:
+    """`hidden` [C]: the sum over all positions that count. None where a number of it is not finite."""
+    vector = hidden / prompt_length if pooling.kind is PoolingKind.MEAN else hidden
+    vector = vector[: pooling.dimensions]
+    if pooling.normalize:
+        vector = vector / max(math.sqrt(float(vector @ vector)), LEAST_LENGTH)
+    return vector.astype(np.float32) if np.isfinite(vector).all() else None
 
 
 def to_wire(vector: Vector) -> bytes:

@@ -67,8 +67,8 @@ def largest_token(message: GenerateRequest) -> int:
 
 
 def _check_pooling(message: GenerateRequest) -> None:
-    if message.pooling is not None and message.params != SamplingParams():
-        raise ValueError("a request with pooling draws no tokens: its params must be the defaults")
+    if message.pooling is not None and (message.params != SamplingParams() or message.beam_search is not None):
+        raise ValueError("a request with pooling draws no tokens: its params must be the defaults, without beam_search")
 
 
 def _check_prompt(message: GenerateRequest, vocab_size: int, limits: Limits) -> None:

@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from ..pooling.vectors import Pooling, to_wire
+from ..pooling.vectors import finish_vector, to_wire
+from ..pooling.wanted import Pooling
 from ..protocol import FinishReason, FromEngine, TokenLogprob, Tokens
 from .beam_search import BeamSearch
 from .fairness import OUTPUT_WEIGHT
@@ -127,7 +128,7 @@ class Commit:
     def _pool_prompt(self, sequence: Sequence, pooling: Pooling) -> FromEngine:
         request = sequence.request
         assert request.hidden is not None, "the last position always counts, or all before have come"
-        vector = pooling.finish(request.hidden, sequence.prompt_length)
+        vector = finish_vector(pooling, request.hidden, sequence.prompt_length)
         if vector is None:
             return self._request_table.fail(request, "internal", NO_VECTOR)
         message = _message(sequence, [], None, FinishReason.STOP, None)

@@ -23,7 +23,7 @@ from ..model.loader import Checkpoint
 from ..model.operations.operations import cpu_operations, cuda_operations
 from ..model.served import quantization_words
 from ..pooling.modules_file import read_pooling
-from ..pooling.vectors import ModelPooling
+from ..pooling.wanted import ModelPooling
 from ..protocol import AdapterStatus, EngineInfo
 from ..scheduler.admission import Limits
 from ..scheduler.scheduler import Scheduler

@@ -59,6 +59,8 @@ INFERENCE_ROUTES: Final = frozenset(
         "/v1/responses/{response_id}/cancel",
         "/v1/messages",
         "/v1/messages/count_tokens",
+        "/v1/embeddings",
+        "/pooling",
         "/v1/models",
         "/v1/models/{name:path}",
         *("/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content"),

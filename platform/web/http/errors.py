@@ -21,7 +21,6 @@ CHAT = "Send POST /v1/chat/completions instead"
 INSTEAD = {
     "/api/chat": CHAT,
     "/api/generate": "Send POST /v1/completions instead",
-    "/v1/embeddings": "The models on this server generate text, not embeddings",
 }
 """What clients of other APIs, and of other parts of OpenAI's, ask for: how a path begins, and what to do."""
 

@@ -73,7 +73,8 @@ def _size(answers: Answers) -> int:
     logprobs = (entry for choice in answers.choices for entry in choice.logprobs)
     of_prompts = (entry for entries in answers.prompt_logprobs for entry in entries if entry is not None)
     alternatives = sum(1 + len(entry.top) for entry in chain(logprobs, of_prompts))
-    return sum(len(choice.text) for choice in answers.choices) + LOGPROB_CHARS * alternatives
+    texts = sum(len(choice.text) + len(choice.pooled or b"") for choice in answers.choices)
+    return texts + LOGPROB_CHARS * alternatives
 
 
 class _Stream:

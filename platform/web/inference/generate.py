@@ -63,7 +63,8 @@ async def generate(
 def _reserve(inference: Inference, caller: Caller, spec: GenerationSpec, admission: Admission) -> None:
     """Raises ApiError 429. From here to the first generation nothing waits, so that what is reserved is used."""
     lengths = [len(prompt) for prompt in spec.prompts]
-    n, output, room = spec.params.n, spec.params.max_tokens, inference.max_model_len
+    output = spec.params.max_tokens if spec.pooling is None else 0
+    n, room = spec.params.n, inference.max_model_len
     tokens = sum(tokens_to_reserve(length, output, n, room - length) for length in lengths)
     digests = {adapter.name: adapter.digest for adapter, _ in spec.served.adapters.values()}
     admission.reserve(account_of(caller.tenant, caller.actor, digests, inference.settings.base_name), tokens)
@@ -72,7 +73,7 @@ def _reserve(inference: Inference, caller: Caller, spec: GenerationSpec, admissi
 def _ending(spec: GenerationSpec) -> tuple[SamplingParams, int | None]:
     """The parameters with the adapter's own end token among them, and that token where the client did not name it."""
     params, end = spec.params, spec.served.text_processor.end_token_id
-    if end is None or params.ignore_eos or end in params.stop_token_ids:
+    if spec.pooling is not None or end is None or params.ignore_eos or end in params.stop_token_ids:
         return params, None
     return msgspec.structs.replace(params, stop_token_ids=[*params.stop_token_ids, end]), end
 
@@ -93,6 +94,7 @@ def _requests(caller: Caller, spec: GenerationSpec, params: SamplingParams) -> l
             priority=spec.priority,
             beam_search=spec.beam_search,
             bad_words=bad_words,
+            pooling=spec.pooling,
             added_tokens=[] if params.structured_outputs is None else [*spec.served.text_processor.added_tokens],
         )
         for number, prompt in enumerate(spec.prompts)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Final
 
 from loraplex.engine.ipc.client import EngineUnavailable, RequestRejected
 from loraplex.engine.protocol import FinishReason, GenerateRequest, TokenLogprob, Tokens
@@ -15,6 +16,9 @@ from ..observability.metrics import Metrics, RequestLabel, RequestTimer
 from ..observability.request_log import FinishedRequest
 from ..quotas.meters import Usage
 from ..text.text_processor import TextProcessor
+
+MOST_AT_ONCE: Final = 256
+"""Prompts of one request that are with the engine at a time: its queue has no place for all of a large one."""
 
 
 @dataclass(slots=True)
@@ -28,6 +32,8 @@ class Delta:
     prompt_logprobs: list[TokenLogprob | None] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    pooled: bytes | None = None
+    """The vector that was asked for, as the engine sends it."""
 
 
 Explain = Callable[[EngineUnavailable | RequestRejected], ApiError]
@@ -128,6 +134,7 @@ class Generation:
             tokens.token_ids[:taken],
             None if tokens.logprobs is None else tokens.logprobs[:taken],
             tokens.prompt_logprobs,
+            pooled=tokens.pooled,
         )
         if stop_string is not None:
             delta.finish_reason, delta.stop_reason = FinishReason.STOP.value, stop_string
@@ -153,6 +160,8 @@ class Completion:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    pooled: bytes | None = None
+    """As of Delta."""
 
 
 @dataclass(slots=True)
@@ -175,6 +184,7 @@ async def collect(generations: Sequence[Generation]) -> Answers:
             choice.token_ids += delta.token_ids
             choice.logprobs += delta.logprobs or ()
             choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
+            choice.pooled = delta.pooled
             answers.prompt_logprobs[delta.index // n] += delta.prompt_logprobs or ()
     answers.usage = usage_of(generations)
     return answers
@@ -191,7 +201,8 @@ def deltas_of(generations: Sequence[Generation]) -> AsyncGenerator[Delta, None]:
 
 async def _merge(generations: Sequence[Generation]) -> AsyncGenerator[Delta, None]:
     queue: asyncio.Queue[Delta | ApiError | None] = asyncio.Queue()
-    tasks = [asyncio.create_task(_pump(generation.deltas(), queue)) for generation in generations]
+    places = asyncio.Semaphore(MOST_AT_ONCE)
+    tasks = [asyncio.create_task(_pump(generation.deltas(), places, queue)) for generation in generations]
     unfinished = len(tasks)
     try:
         while unfinished:
@@ -208,10 +219,13 @@ async def _merge(generations: Sequence[Generation]) -> AsyncGenerator[Delta, Non
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pump(deltas: AsyncIterator[Delta], queue: "asyncio.Queue[Delta | ApiError | None]") -> None:
+async def _pump(
+    deltas: AsyncIterator[Delta], places: asyncio.Semaphore, queue: "asyncio.Queue[Delta | ApiError | None]"
+) -> None:
     try:
-        async for delta in deltas:
-            queue.put_nowait(delta)
+        async with places:
+            async for delta in deltas:
+                queue.put_nowait(delta)
         queue.put_nowait(None)
     except ApiError as error:
         queue.put_nowait(error)

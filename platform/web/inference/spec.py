@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from loraplex.engine.field_types import ParameterError
+from loraplex.engine.pooling.wanted import Pooling
 from loraplex.engine.protocol import BeamSearch
 from loraplex.engine.sampling_params import SamplingParams
 from loraplex.engine.scheduler.activation import explain_absence, find_start
@@ -29,6 +30,8 @@ class GenerationSpec:
     cache_salt: str = ""
     shown_tokens: frozenset[int] = frozenset()
     """Special tokens that the text has in any case."""
+    pooling: Pooling | None = None
+    """Instead of a text, one vector of each prompt; `params` are the defaults then."""
     explain_refusal: Callable[[ApiError], ApiError] | None = None
     """The engine's refusal in terms of what the request asked for."""
 
@@ -81,10 +84,20 @@ def _check_prompt(prompt: list[int], spec: GenerationSpec, limit: int) -> None:
     if max(prompt) >= vocabulary or min(prompt) < 0:
         wrong = next(token for token in prompt if not 0 <= token < vocabulary)
         raise invalid(f"{field} has token id {wrong}, outside the vocabulary of {vocabulary}.", field)
+    if spec.pooling is not None:
+        _check_pooled(len(prompt), limit, field)
+        return
     output = spec.params.max_tokens
     # The engine keeps room for one token even when none is asked for.
     if len(prompt) + (output or 1) > limit:
         raise _too_long(len(prompt), output, limit, spec)
+
+
+def _check_pooled(prompt: int, limit: int, field: str) -> None:
+    if prompt > limit:
+        asked = f"your {field} resulted in {prompt} tokens. Shorten it to at most {limit} tokens"
+        message = f"This model's maximum context length is {limit} tokens. However, {asked}."
+        raise invalid(message, field, "context_length_exceeded")
 
 
 def _too_long(prompt: int, output: int | None, limit: int, spec: GenerationSpec) -> ApiError:

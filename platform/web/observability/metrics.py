@@ -142,7 +142,7 @@ class RequestTimer:
         self._reason = ""
         metrics.prompt_tokens.observe(len(request.prompt_token_ids))
         metrics.params_n.observe(request.params.n)
-        if request.params.max_tokens is not None:
+        if request.pooling is None and request.params.max_tokens is not None:
             metrics.params_max_tokens.observe(request.params.max_tokens)
 
     def note(self, tokens: Tokens) -> None:

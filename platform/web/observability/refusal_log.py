@@ -9,7 +9,9 @@ from ..access.caller import Caller
 from ..http.errors import ApiError, refusal_of
 from .request_log import REFUSED, FinishedRequest, RequestLog
 
-GENERATING: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"})
+GENERATING: Final = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/pooling"}
+)
 RAN: Final = "ran"
 """In a request's state, once the engine was asked: then it has a line of its own."""
 MODEL: Final = "model"

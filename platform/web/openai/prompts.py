@@ -126,36 +126,54 @@ def _size(messages: list[dict[str, Any]]) -> int:
     return calls + sum(len(message.get(name, "")) for message in messages for name in ("content", *REASONING))
 
 
-async def text_prompt(text_processor: TextProcessor, text: str, add_special_tokens: bool, max_chars: int) -> list[int]:
-    check_chars(len(text), max_chars, "prompt")
+async def text_prompt(
+    text_processor: TextProcessor, text: str, add_special_tokens: bool, max_chars: int, field: str = "prompt"
+) -> list[int]:
+    check_chars(len(text), max_chars, field)
     return await text_processor.encode(text, add_special_tokens)
 
 
 async def completion_prompts(
     text_processor: TextProcessor, completion: CompletionRequest, settings: Settings
 ) -> list[list[int]]:
-    """One list of ids for each prompt of the request: a text, a list of ids, or a list of either."""
-    prompts, most, max_chars = _split(completion.prompt), settings.max_prompts, settings.max_prompt_chars
+    """One list of ids for each prompt of the request."""
+    prompt, max_chars = completion.prompt, settings.max_prompt_chars
+    if isinstance(prompt, list):
+        check_chars(sum(len(one) for one in prompt if isinstance(one, str)), max_chars, "prompt")
+    return await listed_prompts(
+        text_processor, prompt, "prompt", settings.max_prompts, settings, completion.add_special_tokens
+    )
+
+
+async def listed_prompts(
+    text_processor: TextProcessor,
+    given: str | list[str | list[int] | int],
+    field: str,
+    most: int,
+    settings: Settings,
+    add_special_tokens: bool = True,
+) -> list[list[int]]:
+    """One list of ids for each prompt: a text, a list of ids, or a list of either. `field` names them in errors."""
+    prompts, max_chars = _split(given, field), settings.max_prompt_chars
     if not prompts:
-        raise invalid("prompt is an empty list; send a string, a list of strings or lists of token ids.", "prompt")
+        raise invalid(f"{field} is an empty list; send a string, a list of strings or lists of token ids.", field)
     if len(prompts) > most:
-        raise invalid(f"prompt has {len(prompts)} entries; this server takes at most {most} in one request.", "prompt")
-    check_chars(sum(len(prompt) for prompt in prompts if isinstance(prompt, str)), max_chars, "prompt")
+        raise invalid(f"{field} has {len(prompts)} entries; this server takes at most {most} in one request.", field)
     return [
-        await text_prompt(text_processor, prompt, completion.add_special_tokens, max_chars)
+        await text_prompt(text_processor, prompt, add_special_tokens, max_chars, field)
         if isinstance(prompt, str)
         else prompt
         for prompt in prompts
     ]
 
 
-def _split(prompt: str | list[str | list[int] | int]) -> list[str | list[int]]:
+def _split(prompt: str | list[str | list[int] | int], field: str) -> list[str | list[int]]:
     if isinstance(prompt, str):
         return [prompt]
     ids = [entry for entry in prompt if isinstance(entry, int)]
     others = [entry for entry in prompt if not isinstance(entry, int)]
     if ids and others:
-        raise invalid("prompt mixes token ids with strings or lists; send one kind.", "prompt")
+        raise invalid(f"{field} mixes token ids with strings or lists; send one kind.", field)
     return [ids] if ids else others
 
 

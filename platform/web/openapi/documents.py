@@ -9,6 +9,7 @@ from ..api.routes import routers as admin_routers
 from ..batches.routes import routers as batch_routers
 from ..endpoints.authentication import TENANT
 from ..openai.routes import routers as public_routers
+from ..pooling.routes import routers as pooling_routers
 from .admin import OPERATIONS as ADMIN
 from .document import openapi_document
 from .public import OPERATIONS as PUBLIC
@@ -26,7 +27,7 @@ TENANT_QUERY: Final = {
 def public_document(root_path: str) -> dict[str, Any]:
     """Of the OpenAI API."""
     words = "OpenAI's and Anthropic's API over one base model and its adapters: `model` names an adapter or the base."
-    routers = (*public_routers, *anthropic_routers, *batch_routers)
+    routers = (*public_routers, *anthropic_routers, *batch_routers, *pooling_routers)
     return openapi_document("loraplex", words, routers, PUBLIC, {}, root_path)
 
 

@@ -7,8 +7,10 @@ from ..batches.answers import BatchList, BatchObject, DeletedFile, FileList, Fil
 from ..batches.batches_api import BatchRequest
 from ..openai.responses.schemas import ResponsesRequest
 from ..openai.schemas import ChatRequest, CompletionRequest, Detokenize, TokenizeChat, TokenizeText
+from ..pooling.schemas import EmbeddingsRequest, PoolingRequest
 from .message_answers import MessageAnswer, TokenCount
 from .operation import ANTHROPIC, BYTES, JSON, Answer, Operation, answers
+from .pooling_answers import EmbeddingsAnswer, PoolingAnswer
 from .public_answers import (
     ChatAnswer,
     CompletionAnswer,
@@ -68,6 +70,8 @@ OPERATIONS: Final = {
     "GET /v1/batches": Operation(answers(BatchList)),
     "GET /v1/batches/{batch_id}": Operation(answers(BatchObject)),
     "POST /v1/batches/{batch_id}/cancel": Operation(answers(BatchObject), refusals=(409,)),
+    "POST /v1/embeddings": Operation(answers(EmbeddingsAnswer), (EmbeddingsRequest,), refusals=(404, 429)),
+    "POST /pooling": Operation(answers(PoolingAnswer), (PoolingRequest,), refusals=(404, 429)),
     "GET /v1/models": Operation(answers(ModelList)),
     "GET /v1/models/{name}": Operation(answers(Model)),
     "POST /tokenize": Operation(answers(Tokenized), (TokenizeText, TokenizeChat), refusals=(404,)),

@@ -170,6 +170,7 @@ class Settings(BaseSettings):
     max_body_bytes: Bytes = Field(ByteSize(1 << 20), description="Largest JSON body of a request")
     max_prompt_chars: Count = Field(500_000, description="Longest prompt in characters, before it is tokenized")
     max_prompts: Count = Field(256, description="Maximum prompts in one /v1/completions request")
+    max_inputs: Count = Field(2048, description="Maximum inputs in one request for embeddings")
     max_concurrent_requests: Count = Field(1024, description="Maximum requests in flight; more are refused with 503")
     max_unknown_connections: Count = Field(
         2048,

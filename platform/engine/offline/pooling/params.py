@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from ...field_types import FLAG, INTEGER, TEXT, Fields, ParameterError
-from ...pooling.vectors import ModelPooling, Pooling
+from ...pooling.wanted import ModelPooling, Pooling
 
 EMBED: Final = "embed"
 TASKS: Final = (EMBED,)

@@ -1,0 +1,77 @@
+"""POST /v1/embeddings and /pooling: one embedding an input."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from loraplex.engine.pooling.vectors import Vector
+from loraplex.engine.pooling.wanted import ModelPooling
+
+from ..endpoints.dependencies import CallerWithRoom, InferenceOf, request_id_of
+from ..http.errors import ApiError
+from ..http.event_stream import ended
+from ..inference.answer import answer
+from ..inference.resolve import Served
+from ..inference.spec import GenerationSpec
+from ..openai.prompts import listed_prompts
+from ..settings.settings import Settings
+from ..text.text_processor import TextProcessor
+from .format import PooledFormat, encoded, listed
+from .inputs import embedding, embeddings_of, pooled_spec, read_pooled_fields
+from .schemas import EmbeddingsRequest, PoolingRequest
+
+router = APIRouter(tags=["Pooling"])
+
+
+@router.post("/v1/embeddings")
+async def create_embeddings(request: Request, inference: InferenceOf, caller: CallerWithRoom) -> Response:
+    """The embeddings of one or more inputs, given as texts or as token ids."""
+    fields, headers = await read_pooled_fields(request, inference, EmbeddingsRequest, default_model=False)
+    call = EmbeddingCall(fields, embeddings_of(inference), request_id_of(request), "embedding")
+    return await answer(request, inference, caller, call, headers)
+
+
+@router.post("/pooling")
+async def pool(request: Request, inference: InferenceOf, caller: CallerWithRoom) -> Response:
+    """The vectors of one or more inputs, as vLLM has it."""
+    fields, headers = await read_pooled_fields(request, inference, PoolingRequest)
+    call = EmbeddingCall(fields, embeddings_of(inference), request_id_of(request), "pooling")
+    return await answer(request, inference, caller, call, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingCall:
+    fields: EmbeddingsRequest
+    model: ModelPooling
+    request_id: str
+    kind: str
+    """`object` of each entry: embedding, or pooling."""
+
+    async def render(self, text_processor: TextProcessor, settings: Settings) -> list[list[int]]:
+        fields = self.fields
+        return await listed_prompts(
+            text_processor, fields.input, "input", settings.max_inputs, settings, fields.add_special_tokens
+        )
+
+    def spec(self, served: Served, prompts: list[list[int]], max_model_len: int) -> tuple[GenerationSpec, PooledFormat]:
+        fields = self.fields
+        pooling = embedding(self.model, fields.dimensions, fields.normalize)
+        return pooled_spec(fields, served, prompts, pooling, "input", max_model_len), PooledFormat(self._write)
+
+    def explain_refusal(self, error: ApiError) -> ApiError:
+        return error
+
+    def ending(self, error: ApiError | None) -> bytes:
+        return ended(error)
+
+    def _write(self, vectors: Sequence[Vector]) -> dict[str, Any]:
+        # vLLM names a vector after the endpoint, OpenAI after what it is.
+        name, prefix = ("embedding", "embd") if self.kind == "embedding" else ("data", "pool")
+        data = [
+            {"object": self.kind, "index": index, name: encoded(vector, self.fields.encoding_format)}
+            for index, vector in enumerate(vectors)
+        ]
+        return listed(prefix, self.request_id, self.fields.model, data)

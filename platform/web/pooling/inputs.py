@@ -1,0 +1,71 @@
+"""From a request for vectors to token ids, and to what the engine is asked for."""
+
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from loraplex.engine.pooling.wanted import ModelPooling, Pooling
+from loraplex.engine.sampling_params import SamplingParams
+
+from ..adapters.engine_door import require_ready
+from ..http.errors import invalid
+from ..http.json_body import convert, read_json
+from ..inference.inference import Inference
+from ..inference.resolve import Served
+from ..inference.spec import GenerationSpec
+from ..openai.fields import check_fields, ignored_header, note_model
+from .schemas import AS_LONG_AS_POSSIBLE, PooledFields
+
+Fields = TypeVar("Fields", bound=PooledFields)
+
+
+async def read_pooled_fields(
+    request: Request, inference: Inference, schema: type[Fields], default_model: bool = True
+) -> tuple[Fields, dict[str, str]]:
+    """The body as `schema`, and response headers that name what was ignored. `default_model`: the base, where none is
+    named."""
+    body = await read_json(request, inference.settings.body_timeout)
+    ignored = check_fields(body, schema.__struct_fields__)
+    if default_model:
+        body = {"model": inference.settings.base_name, **body}
+    fields = convert(body, schema)
+    note_model(request, fields.model)
+    if fields.truncate_prompt_tokens == 0:
+        raise invalid("truncate_prompt_tokens must be at least 1, or -1.", "truncate_prompt_tokens")
+    return fields, ignored_header(ignored)
+
+
+def embeddings_of(inference: Inference) -> ModelPooling:
+    """How the model makes embeddings. Raises ApiError where it makes none, and 503 while the engine is away."""
+    require_ready(inference.engine)
+    info = inference.engine.info
+    assert info is not None, "a ready engine has said what it is"
+    if info.pooling is None:
+        raise invalid(f"This model makes no embeddings: {info.pooling_refusal}.", "model", "unsupported")
+    return info.pooling
+
+
+def embedding(model: ModelPooling, dimensions: int | None = None, normalize: bool | None = None) -> Pooling:
+    try:
+        return model.pooling(dimensions, normalize)
+    except ValueError as error:
+        raise invalid(f"{error}.", "dimensions") from None
+
+
+def pooled_spec(
+    fields: PooledFields, served: Served, prompts: list[list[int]], pooling: Pooling, field: str, max_model_len: int
+) -> GenerationSpec:
+    """`field`: of the request, that holds the prompts."""
+    most = fields.truncate_prompt_tokens
+    if most is not None:
+        most = max_model_len if most == AS_LONG_AS_POSSIBLE else most
+        prompts = [prompt[-most:] for prompt in prompts]
+    return GenerationSpec(
+        served=served,
+        prompts=prompts,
+        params=SamplingParams(),
+        prompt_field=field,
+        priority=fields.priority,
+        cache_salt=fields.cache_salt or "",
+        pooling=pooling,
+    )

@@ -1,0 +1,31 @@
+"""The vectors of the fake engine: another one for other tokens and adapters, always the same for the same."""
+
+import numpy as np
+
+from loraplex.engine.pooling.vectors import Vector, finish_vector, to_wire
+from loraplex.engine.pooling.wanted import ModelPooling, PoolingKind
+from loraplex.engine.protocol import FinishReason, GenerateRequest, Tokens
+
+SIZE = 8
+POOLING = ModelPooling(kind=PoolingKind.MEAN, normalize=True, size=SIZE, source="the fake engine")
+
+
+def vector_of(request: GenerateRequest) -> Vector:
+    assert request.pooling is not None
+    shift = sum(int(adapter.digest[:6], 16) * adapter.scale for adapter in request.adapters)
+    tokens, places = np.array(request.prompt_token_ids)[:, None], np.arange(1, SIZE + 1)
+    vector = finish_vector(request.pooling, np.cos(tokens * places + shift).sum(axis=0), len(tokens))
+    assert vector is not None
+    return vector
+
+
+def pooled_answer(request: GenerateRequest) -> Tokens:
+    return Tokens(
+        request_id=request.request_id,
+        index=0,
+        token_ids=[],
+        pooled=to_wire(vector_of(request)),
+        finish_reason=FinishReason.STOP,
+        queue_seconds=0.001,
+        load_seconds=0.0,
+    )
