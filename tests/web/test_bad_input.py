@@ -131,7 +131,7 @@ ONLY_CHAT: list[tuple[dict[str, Any], str | None]] = [
     ({"messages": user([{"type": "text"}])}, "messages[0].content[0].type"),
     ({"messages": user([{"text": "no type"}])}, "messages[0].content[0].type"),
     ({"messages": user(["bare"])}, "messages[0].content[0]"),
-    ({"messages": [{"role": "assistant", "content": "x", "function_call": {"n": 1}}]}, "messages[0].function_call"),
+    ({"messages": [{"role": "assistant", "content": "x", "function_call": {"n": 1}}]}, "messages[0].function_call.n"),
     ({"messages": user("x") * 5000}, "messages"),
     ({"messages": user("word " * 300)}, "messages"),
     ({"messages": user("x" * 600_000)}, "messages"),

@@ -245,8 +245,17 @@ async def test_nulls_are_absent(client: httpx.AsyncClient) -> None:
 async def test_unknown_members_are_named_in_a_header(client: httpx.AsyncClient) -> None:
     response = await chat(client, brand_new=1, user="me", metadata={"a": "b"}, **{"odd\n": 2})
     assert response.status_code == 200
-    assert response.headers["x-loraplex-ignored-fields"] == "brand_new, odd?"
+    assert response.headers["x-loraplex-ignored-fields"] == "brand_new, metadata, odd?"
     assert "x-loraplex-ignored-fields" not in (await chat(client, user="me")).headers
+
+
+async def test_known_members_without_effect_are_named_where_they_ask_for_something(client: httpx.AsyncClient) -> None:
+    prediction = {"type": "content", "content": "a"}
+    asked = {"store": True, "service_tier": "flex", "prediction": prediction, "prompt_cache_key": "k"}
+    response = await chat(client, **asked)
+    assert response.headers["x-loraplex-ignored-fields"] == "store, service_tier, prediction, prompt_cache_key"
+    nothing = {"store": False, "service_tier": "auto", "prediction": None, "metadata": {}, "parallel_tool_calls": True}
+    assert "x-loraplex-ignored-fields" not in (await chat(client, **nothing)).headers
 
 
 async def test_members_of_messages_that_no_template_is_handed_are_named_too(client: httpx.AsyncClient) -> None:

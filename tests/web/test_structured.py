@@ -83,12 +83,35 @@ async def test_two_forms_collide(client: httpx.AsyncClient, one: str, other: str
         "response_format": FORMAT,
         "structured_outputs": {"regex": "a"},
         "guided_json": {},
-        "guided_regex": "a",
+        "guided_regex": "b",
         "guided_choice": ["a"],
     }
     response = await client.post(CHAT, json=chat(**{one: values[one], other: values[other]}))
     assert response.status_code == 400
     assert response.json()["error"]["param"] == other and f"{one} and {other} both" in response.text
+
+
+async def test_equal_forms_are_one(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    grammar = 'start: "a"'
+    for same in (
+        {"structured_outputs": {"grammar": grammar}, "guided_grammar": grammar},
+        {"structured_outputs": {"json": {"type": "object"}}, "guided_json": '{"type": "object"}'},
+        {"response_format": {"type": "text"}, "guided_json": {"type": "object"}},
+    ):
+        answer = await client.post(CHAT, json=chat(**same))
+        assert answer.status_code == 200, answer.text
+        form = engine.requests[-1].params.structured_outputs
+        assert form is not None and (form.grammar == grammar or form.json == '{"type": "object"}')
+
+
+async def test_a_schema_of_an_object_as_tgi_has_it(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    answer = await client.post(CHAT, json=chat(response_format={"type": "json_object", "value": schema}))
+    assert answer.status_code == 200, answer.text
+    form = engine.requests[-1].params.structured_outputs
+    assert form is not None and form.json is not None and '"integer"' in form.json
+    refused = await client.post(CHAT, json=chat(response_format={"type": "json_object", "value": 5}))
+    assert refused.json()["error"]["param"] == "response_format.value"
 
 
 async def test_a_text_or_nothing_is_free(client: httpx.AsyncClient, engine: FakeEngine) -> None:

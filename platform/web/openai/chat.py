@@ -23,6 +23,7 @@ from .schemas import ChatRequest
 from .tools.answer_reader import Reading
 from .tools.reasoning_use import plan_reasoning
 from .tools.tool_use import plan_tools
+from .translated.functions import explain_refusal, with_tools
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -32,7 +33,7 @@ async def create_chat_completion(request: Request, inference: InferenceOf, calle
     """An answer to a conversation, whole or as a stream. `model` names an adapter or the base."""
     fields, sent, headers = await read_fields(request, inference.settings.body_timeout, ChatRequest)
     check_chat(fields)
-    return await answer(request, inference, caller, ChatCall(fields, sent), headers)
+    return await answer(request, inference, caller, ChatCall(with_tools(fields), sent), headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class ChatCall:
         return ChatPlan(whole, reading, spec)
 
     def explain_refusal(self, error: ApiError) -> ApiError:
-        return error
+        return explain_refusal(self.fields, error)
 
     def ending(self, error: ApiError | None) -> bytes:
         return ended(error)

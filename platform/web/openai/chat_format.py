@@ -12,7 +12,7 @@ from .chunks import ChunkedFormat, head
 from .logprobs import chat_logprobs, prompt_logprobs
 from .schemas import ChatRequest
 from .tools.answer_reader import AnswerReader, Reading
-from .tools.tool_answers import delta_of, whole_message
+from .tools.tool_answers import delta_of, function_delta_of, whole_message
 
 encode = msgspec.json.encode
 ID_PREFIX: Final = "chatcmpl"
@@ -23,7 +23,11 @@ class ChatFormat(ChunkedFormat):
         super().__init__(ID_PREFIX, "chat.completion.chunk", fields)
         self._fields = fields
         self._reader = AnswerReader(reading)
+        self._in_functions = fields.functions is not None
+        self._delta_of = function_delta_of if self._in_functions else delta_of
         self._greeted: set[int] = set()
+        # Before calls and reasoning some clients would take an empty content for a text of its own.
+        self._greeting = b'{"role":"assistant","content":""}' if reading.is_plain else b'{"role":"assistant"}'
 
     def document(self, generations: Sequence[Generation], answers: Answers) -> dict[str, Any]:
         text = generations[0].text_processor.token_text
@@ -39,15 +43,16 @@ class ChatFormat(ChunkedFormat):
         usage = self._reader.counted(generation.usage)
         if index not in self._greeted:
             self._greeted.add(index)
-            events = chunks.of_choice(_chunk(index, b'{"role":"assistant","content":""}', b"null"), usage)
+            events = chunks.of_choice(_chunk(index, self._greeting, b"null"), usage)
         logprobs = b"null"
         if delta.logprobs:
             logprobs = encode(chat_logprobs(delta.logprobs, generation.text_processor.token_text))
-        for part in [delta_of(part) for part in parts] or ([b"{}"] if delta.logprobs else []):
+        for part in [self._delta_of(part) for part in parts] or ([b"{}"] if delta.logprobs else []):
             events += chunks.of_choice(_chunk(index, part, logprobs), usage)
             logprobs = b"null"
         if finish_reason is not None:
-            events += chunks.of_choice(encode(_last_chunk(index, finish_reason, delta.stop_reason)), usage)
+            ended = self._finish_reason(finish_reason)
+            events += chunks.of_choice(encode(_last_chunk(index, ended, delta.stop_reason)), usage)
         return events
 
     def last_events(self, usage: Usage) -> bytes:
@@ -58,18 +63,21 @@ class ChatFormat(ChunkedFormat):
         parts, finish_reason = self._reader.read(index, choice)
         return {
             "index": index,
-            "message": whole_message(parts),
+            "message": whole_message(parts, self._in_functions),
             "logprobs": logprobs,
-            "finish_reason": finish_reason,
+            "finish_reason": self._finish_reason(finish_reason),
             "stop_reason": choice.stop_reason,
         }
+
+    def _finish_reason(self, reason: str | None) -> str | None:
+        return "function_call" if self._in_functions and reason == "tool_calls" else reason
 
 
 def _chunk(index: int, delta: bytes, logprobs: bytes) -> bytes:
     return b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":null}' % (index, delta, logprobs)
 
 
-def _last_chunk(index: int, finish_reason: str, stop_reason: int | str | None) -> dict[str, Any]:
+def _last_chunk(index: int, finish_reason: str | None, stop_reason: int | str | None) -> dict[str, Any]:
     return {
         "index": index,
         "delta": {},

@@ -16,19 +16,19 @@ IGNORED_HEADER = "x-loraplex-ignored-fields"
 MAX_NAMED = 16
 Fields = TypeVar("Fields", bound=GenerationFields)
 
-HARMLESS = frozenset(
-    {
-        *("metadata", "store", "service_tier", "parallel_tool_calls", "request_id"),
-        *(
-            "guided_decoding_backend",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "prediction",
-            "spaces_between_special_tokens",
-        ),
-    }
-)
-"""Known members that cannot change the text: taken without a word."""
+HARMLESS: dict[str, tuple[object, ...]] = {
+    "metadata": ({},),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "parallel_tool_calls": (True, False),
+    "request_id": (),
+    "guided_decoding_backend": (),
+    "prompt_cache_key": (),
+    "prompt_cache_retention": (),
+    "prediction": (),
+    "spaces_between_special_tokens": (True,),
+}
+"""Known members that cannot change the text, with the values at which nothing is missing."""
 
 HARMLESS_IN_MESSAGES = frozenset({"id", "refusal", "annotations", "cache_control"})
 """What clients send back of an answer, or for billing."""
@@ -101,10 +101,11 @@ REFUSED = frozenset(
 def check_fields(body: Mapping[str, Any], known: Iterable[str]) -> list[str]:
     """Names of the members that are ignored, those of messages too. ApiError 400 names the first that is known and not
     supported."""
-    others = [name for name in body if name not in known and name not in HARMLESS]
+    others = [name for name in body if name not in known]
     for name in others:
         _refuse_unsupported(name, body)
-    return [*(name for name in others if name not in NEUTRAL), *_ignored_in_messages(body.get("messages"))]
+    ignored = (name for name in others if name not in NEUTRAL and not _among(body[name], HARMLESS.get(name, ())))
+    return [*ignored, *_ignored_in_messages(body.get("messages"))]
 
 
 def _ignored_in_messages(messages: Any) -> list[str]:
@@ -122,12 +123,10 @@ def ignored_header(names: list[str]) -> dict[str, str]:
 
 def _refuse_unsupported(name: str, body: Mapping[str, Any]) -> None:
     value = body[name]
-    if name == "functions":
-        if value != [] and body.get("function_call") != "none":
-            raise invalid("functions is deprecated and not supported; send tools.", name, "unsupported")
-    elif name == "tools":
-        if value != [] and body.get("tool_choice") != "none":
-            raise invalid("tools are for chats; send messages to /v1/chat/completions.", name, "unsupported")
+    if name in ("tools", "functions"):
+        choice = "tool_choice" if name == "tools" else "function_call"
+        if value != [] and body.get(choice) != "none":
+            raise invalid(f"{name} are for chats; send messages to /v1/chat/completions.", name, "unsupported")
     elif name == "best_of":
         if value != body.get("n", 1):
             raise invalid("best_of is not supported; use n and choose among the responses.", name, "unsupported")

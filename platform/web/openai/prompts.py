@@ -182,9 +182,6 @@ def _plain(message: ChatMessage, number: int, template: Template, call_id: Calla
     path = f"messages[{number}]"
     if message.role not in ROLES:
         raise invalid(f"{path}.role must be one of {', '.join(ROLES)}; got {message.role[:40]!a}.", f"{path}.role")
-    if message.function_call is not None:
-        words = f"{path}.function_call is deprecated and not supported; send tool_calls."
-        raise invalid(words, f"{path}.function_call", "unsupported")
     for member in ("prefix", "partial"):
         if getattr(message, member):
             words = f"{path}.{member} is not supported; send continue_final_message: true beside messages."

@@ -28,8 +28,13 @@ class TextFormat(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fi
     """Any text."""
 
 
-class JsonObjectFormat(msgspec.Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
+class JsonObjectFormat(
+    msgspec.Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True, omit_defaults=True
+):
     """Any JSON object."""
+
+    value: dict[str, Any] | None = None
+    """TGI's: the schema that it has."""
 
 
 class JsonSchemaFormat(msgspec.Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
@@ -78,9 +83,11 @@ def asked_form(request: FormatFields) -> StructuredOutputs | None:
     named = [name for name in named if not isinstance(getattr(request, name), TextFormat)]
     if not named:
         return None
-    if len(named) > 1:
-        raise invalid(f"{named[0]} and {named[1]} both set the response format; send one.", named[1])
-    form = _form(named[0], getattr(request, named[0]))
+    form, *others = (_form(name, getattr(request, name)) for name in named)
+    for name, other in zip(named[1:], others, strict=True):
+        # Some clients say the same by the newer name and by the older one.
+        if msgspec.structs.replace(other, field=form.field) != form:
+            raise invalid(f"{named[0]} and {name} both set the response format, and differ; send one.", name)
     try:
         form.verify()
     except ValueError as error:
@@ -100,8 +107,10 @@ def schema_form(schema: dict[str, Any]) -> StructuredOutputs:
 
 def _form(field: str, value: Any) -> StructuredOutputs:
     match value:
-        case JsonObjectFormat():
+        case JsonObjectFormat(value=None):
             return StructuredOutputs(json_object=True, field=field)
+        case JsonObjectFormat():
+            return StructuredOutputs(json=json.dumps(value.value), field=field)
         case JsonSchemaFormat():
             return StructuredOutputs(json=json.dumps(value.json_schema.schema), field=field)
         case StructuredFields():

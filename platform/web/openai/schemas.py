@@ -11,7 +11,7 @@ from loraplex.registry.adapters.routes import Asker
 
 from ..http.errors import invalid
 from .response_format import ResponseFormat, StructuredFields, asked_form
-from .tools.tools import MAX_TOOLS, Tool, ToolCall, ToolChoice
+from .tools.tools import MAX_TOOLS, CalledFunction, FunctionDefinition, FunctionName, Tool, ToolCall, ToolChoice
 
 MAX_MESSAGES = 4096
 DEFAULT_COMPLETION_TOKENS = 16
@@ -170,7 +170,8 @@ class ChatMessage(msgspec.Struct, omit_defaults=True):
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[ToolCall] | None = None
-    function_call: Any = None
+    function_call: CalledFunction | None = None
+    """The older way of one of `tool_calls`."""
     reasoning_content: str | None = None
     """For templates that know it, and `reasoning`."""
     reasoning: str | None = None
@@ -189,6 +190,9 @@ class ChatRequest(GenerationFields, kw_only=True):
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    functions: Annotated[list[FunctionDefinition], Meta(max_length=MAX_TOOLS)] | None = None
+    """The older way of `tools`, and `function_call` that of `tool_choice`: one call, told as `function_call`."""
+    function_call: Literal["none", "auto"] | FunctionName | None = None
     logprobs: bool = False
     top_logprobs: Tops | None = None
     separate_reasoning: bool = True

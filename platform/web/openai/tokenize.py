@@ -15,6 +15,7 @@ from ..inference.resolve import Served, find_served
 from .fields import check_fields, ignored_header
 from .prompts import chat_prompt, text_prompt
 from .schemas import Detokenize, TokenizeChat, TokenizeText
+from .translated.functions import with_tools
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -28,7 +29,7 @@ async def tokenize(request: Request, inference: InferenceOf, caller: CallerOf) -
     ignored = check_fields(body, schema.__struct_fields__)
     fields: TokenizeText | TokenizeChat
     if "messages" in body:
-        fields = convert({"model": inference.settings.base_name, **body}, TokenizeChat)
+        fields = with_tools(convert({"model": inference.settings.base_name, **body}, TokenizeChat))
         text_processor = (await _find(fields, inference, caller)).text_processor
         tokens = await chat_prompt(text_processor, fields, max_chars)
     else:

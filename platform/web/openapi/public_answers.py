@@ -57,6 +57,7 @@ class Message(TypedDict):
     reasoning_content: NotRequired[str]
     reasoning: NotRequired[str]
     tool_calls: NotRequired[list[MadeCall]]
+    function_call: NotRequired[MadeFunction]
 
 
 class ChatChoice(TypedDict):

@@ -18,6 +18,11 @@ class Reading:
     tools: ToolUse | None = None
 
     @property
+    def is_plain(self) -> bool:
+        """All is words."""
+        return self.reasoning is None and self.tools is None
+
+    @property
     def shown_tokens(self) -> frozenset[int]:
         """Special tokens that must be seen in the text."""
         uses = [use for use in (self.reasoning, self.tools) if use is not None]

@@ -14,8 +14,8 @@ from ...tool_calls.events import Arguments, Begun, Event, Reasoning, Words
 encode = msgspec.json.encode
 
 
-def whole_message(events: list[Event]) -> dict[str, Any]:
-    """The message of a choice."""
+def whole_message(events: list[Event], in_functions: bool = False) -> dict[str, Any]:
+    """The message of a choice. `in_functions`: its one call is told in the older way."""
     thought, words, calls = "", "", list[dict[str, Any]]()
     for event in events:
         match event:
@@ -29,7 +29,8 @@ def whole_message(events: list[Event]) -> dict[str, Any]:
                 calls[event.number]["function"]["arguments"] += event.text
     content = words if words or not (calls or thought) else None
     message = {"role": "assistant", "content": content, "refusal": None}
-    return message | _reasoning(thought) | ({"tool_calls": calls} if calls else {})
+    told = {"function_call": calls[0]["function"]} if in_functions and calls else {"tool_calls": calls}
+    return message | _reasoning(thought) | (told if calls else {})
 
 
 def delta_of(event: Event) -> bytes:
@@ -43,6 +44,16 @@ def delta_of(event: Event) -> bytes:
             return encode({"tool_calls": [{"index": event.number, **_call(event)}]})
         case Arguments():
             return encode({"tool_calls": [{"index": event.number, "function": {"arguments": event.text}}]})
+
+
+def function_delta_of(event: Event) -> bytes:
+    """The same in the older way."""
+    match event:
+        case Begun():
+            return encode({"function_call": {"name": event.name, "arguments": ""}})
+        case Arguments():
+            return encode({"function_call": {"arguments": event.text}})
+    return delta_of(event)
 
 
 def _reasoning(text: str) -> dict[str, Any]:

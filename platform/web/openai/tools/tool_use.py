@@ -119,7 +119,7 @@ def plan_tools(fields: AskingForm, text_processor: TextProcessor) -> ToolUse | N
 def _schema_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
     match response_format:
         case JsonObjectFormat():
-            return ANY_OBJECT
+            return ANY_OBJECT if response_format.value is None else response_format.value
         case JsonSchemaFormat():
             return response_format.json_schema.schema
     return None

@@ -31,6 +31,7 @@ def joined(events: list[Any], index: int = 0) -> tuple[str, list[dict[str, Any]]
         for choice in event["choices"]:
             if choice["index"] != index:
                 continue
+            assert choice["delta"].get("content") != "", "an empty text beside calls"
             words += choice["delta"].get("content") or ""
             for part in choice["delta"].get("tool_calls", ()):
                 if part["index"] == len(calls):
@@ -109,9 +110,9 @@ async def test_long_answers_are_read_on_a_thread(
     threads = list[threading.Thread]()
     whole = chat_format.whole_message
 
-    def seen(events: list[Any]) -> dict[str, Any]:
+    def seen(events: list[Any], in_functions: bool) -> dict[str, Any]:
         threads.append(threading.current_thread())
-        return whole(events)
+        return whole(events, in_functions)
 
     monkeypatch.setattr(chat_format, "whole_message", seen)
     say(state, CALL)
