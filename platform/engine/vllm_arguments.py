@@ -88,6 +88,7 @@ ROWS: Final = (
         "disable_async_output_proc multi_step_stream_outputs kv_sharing_fast_prefill use_tqdm_on_load "
         "disable_hybrid_kv_cache_manager",
     ),
+    *arguments(ANYTHING, "LLM.sleep() always works; stop a server to free its memory", switches="enable_sleep_mode"),
     *arguments(ANYTHING, "long prompts are always read in chunks", switches="enable_chunked_prefill"),
     *arguments(ANYTHING, "preempted sequences are computed again", "swap_space"),
     *arguments(ANYTHING, "keys of blocks are SHA-256", "prefix_caching_hash_algo"),
@@ -177,7 +178,6 @@ ROWS: Final = (
     *arguments(OFF, "sliding windows of a model are part of it", switches="disable_sliding_window"),
     *arguments(OFF, "prompts are text or token ids", switches="enable_prompt_embeds enable_mm_embeds"),
     *arguments(OFF, "adapters are LoRA and what becomes one", switches="enable_prompt_adapter"),
-    *arguments(OFF, "stop the server to free its memory", switches="enable_sleep_mode"),
     *arguments(OFF, "no served model has it", switches="mm_encoder_only enable_return_routed_experts tokens_only"),
     *arguments(NOTHING, _TEXT, "default_mm_loras"),
     *arguments(NOTHING, "masks follow the request's own form (docs/structured.md)", "structured_outputs_config"),

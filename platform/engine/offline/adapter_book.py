@@ -24,6 +24,8 @@ class AdapterBook:
         self._manifests: dict[str, AdapterManifest] = {}
         self._requested: dict[LoRARequest, AdapterManifest] = {}
         self._scratch = ExitStack()
+        self.specs: list[AdapterSpec] = []
+        """Of all adapters so far, as the engine is told of them."""
 
     def add(self, name: str, folder: str | Path) -> AdapterSpec:
         """Check the adapter in `folder`, which `name` means from now on. ValueError has every reason against it."""
@@ -62,7 +64,9 @@ class AdapterBook:
 
     def _prepare(self, name: str, folder: Path) -> tuple[AdapterManifest, AdapterSpec]:
         files = prepare_adapter(name, folder, self._base, self._scratch, self._folder)
-        return files.manifest, AdapterSpec(digest=files.manifest.digest, path=str(files.folder))
+        spec = AdapterSpec(digest=files.manifest.digest, path=str(files.folder))
+        self.specs.append(spec)
+        return files.manifest, spec
 
     def _named(self, name: str) -> AdapterManifest:
         if name not in self._manifests:

@@ -1,7 +1,6 @@
 """Collector: the engine's token messages of one request, gathered into RequestOutputs."""
 
 import time
-from collections.abc import Callable
 
 from ..protocol import FinishReason, GenerateRequest, RequestFailed, TokenLogprob, Tokens
 from ..sampling_params import RequestOutputKind
@@ -26,6 +25,7 @@ class CompletionState:
         self._finish_reason: str | None = None
         self._stop_reason: int | str | None = None
         self._told_text = self._told_tokens = 0
+        self._told_end = False
         """Of the last delta()."""
 
     @property
@@ -66,8 +66,13 @@ class CompletionState:
     def delta(self) -> CompletionOutput:
         """What came since the last delta."""
         output = self._since(self._told_text, self._told_tokens)
-        self._told_text, self._told_tokens = len(self._text), len(self._token_ids)
+        self._told_text, self._told_tokens, self._told_end = len(self._text), len(self._token_ids), self.finished
         return output
+
+    @property
+    def has_delta(self) -> bool:
+        """Whether anything came, its end included, since the last delta."""
+        return len(self._token_ids) > self._told_tokens or self.finished != self._told_end
 
     def _since(self, text: int, tokens: int) -> CompletionOutput:
         logprobs = None if self._logprobs is None else self._logprobs[tokens : len(self._token_ids)]
@@ -134,17 +139,19 @@ class Collector:
 
     def output(self) -> RequestOutput:
         """All that has come."""
-        return self._of(CompletionState.output)
+        return self._with([choice.output() for choice in self._choices])
 
     def news(self) -> RequestOutput | None:
         """What a stream gives now, by the request's `output_kind`; None: nothing yet."""
         kind = self.request.params.output_kind
         if kind is RequestOutputKind.FINAL_ONLY:
             return self.output() if self.finished else None
-        return self._of(CompletionState.delta if kind is RequestOutputKind.DELTA else CompletionState.output)
+        if kind is RequestOutputKind.CUMULATIVE:
+            return self.output()
+        changed = [choice.delta() for choice in self._choices if choice.has_delta]
+        return self._with(changed) if changed else None
 
-    def _of(self, part: Callable[[CompletionState], CompletionOutput]) -> RequestOutput:
-        outputs = [part(choice) for choice in self._choices]
+    def _with(self, outputs: list[CompletionOutput]) -> RequestOutput:
         for output in outputs:
             output.lora_request = self._lora_request
         return RequestOutput(

@@ -29,7 +29,10 @@ Wanted = tuple[Prompt, SamplingParams, Adapter | LoRARequest | None, int, BeamSe
 
 
 class LLM(PoolingCalls):
-    """One base model and its adapters. Close it, or use it in a `with`, to free its memory."""
+    """One base model and its adapters. Close it, or use it in a `with`, to free its memory.
+
+    Calls from several threads run one after the other. One call with many prompts is the fast way.
+    """
 
     def __init__(
         self,
@@ -180,6 +183,14 @@ class LLM(PoolingCalls):
         """Counters and residency, as the server's dashboard shows them."""
         return self.llm_engine.status()
 
+    def sleep(self, level: int = 1) -> None:
+        """Free the model, the cache and the adapters until wake_up(). Generating meanwhile is a ValueError."""
+        self.llm_engine.sleep(level)
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Load the model and its adapters again."""
+        self.llm_engine.wake_up(tags)
+
     def close(self) -> None:
         """Free the model, the cache and the adapters. Closing twice is no error; generating afterwards is."""
         self.llm_engine.close()
@@ -203,14 +214,15 @@ class LLM(PoolingCalls):
     def _answer(
         self, requests: Sequence[Wanted], use_tqdm: bool | Callable[..., Any], strict: bool
     ) -> list[RequestOutput]:
-        self.llm_engine.learn(adapter for _, _, adapter, _, _ in requests)
         collectors = list[Collector]()
-        try:
-            for place, wanted in enumerate(requests):
-                collectors.append(self._start(place, wanted))
-            self._run(len(collectors), use_tqdm, strict)
-        finally:
-            self.llm_engine.abort_request(collector.request.request_id for collector in collectors)
+        with self.llm_engine.alone():
+            self.llm_engine.learn(adapter for _, _, adapter, _, _ in requests)
+            try:
+                for place, wanted in enumerate(requests):
+                    collectors.append(self._start(place, wanted))
+                self._run(len(collectors), use_tqdm, strict)
+            finally:
+                self.llm_engine.abort_request(collector.request.request_id for collector in collectors)
         return [collector.output() for collector in collectors]
 
     def _start(self, place: int, wanted: Wanted) -> Collector:

@@ -1,8 +1,11 @@
 """LLMEngine: the engine inside your own process, step by step, with vLLM's names. LLM is a loop around it."""
 
+import gc
 import itertools
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -28,29 +31,30 @@ LOADING_SECONDS: Final = 0.001
 
 
 class LLMEngine:
-    """One base model and its adapters. Close it, or use it in a `with`, to free its memory."""
+    """One base model and its adapters. Close it, or use it in a `with`, to free its memory.
+
+    Any thread may call it: each call has the engine to itself.
+    """
 
     def __init__(self, arguments: EngineArgs, adapters: Mapping[str, str | Path] | None = None) -> None:
         """ValueError says which model, adapter or setting cannot be used, and why."""
         prepare_environment()
-        from ..startup.build import build_engine
-
-        config = arguments.create_engine_config()
+        self._config = config = arguments.create_engine_config()
         self.model_folder = Path(config.model)
         self.tokenizer_folder = Path(config.tokenizer or config.model)
         tokenizer = Tokenizer(self.tokenizer_folder)
         self.adapters = AdapterBook(self.model_folder, tokenizer)
         self._engine: Engine | None = None
+        self.is_sleeping = False
+        self._alone = threading.RLock()
         try:
-            specs = [self.adapters.add(name, folder) for name, folder in (adapters or {}).items()]
-            self._engine = build_engine(config)
+            for name, folder in (adapters or {}).items():
+                self.adapters.add(name, folder)
+            self._engine = self._build()
         except BaseException:
             self.adapters.close()
             raise
-        for spec in specs:
-            self._engine.adapters.register(spec.digest, spec.path)
-        info = self._engine.info
-        self.requests = RequestMaker(tokenizer, self.adapters, info.max_model_len)
+        self.requests = RequestMaker(tokenizer, self.adapters, self._engine.info.max_model_len)
         self._live: dict[str, Collector | PooledCollector] = {}
         self._numbers = itertools.count()
 
@@ -60,7 +64,9 @@ class LLMEngine:
 
     @property
     def engine(self) -> "Engine":
-        """With token ids in and out. ValueError when this is closed."""
+        """With token ids in and out. ValueError when this is closed, or sleeps."""
+        if self.is_sleeping:
+            raise ValueError("this engine sleeps; call wake_up() first")
         if self._engine is None:
             raise ValueError("this engine is closed; make a new one")
         return self._engine
@@ -80,8 +86,9 @@ class LLMEngine:
 
     def add_adapter(self, name: str, folder: str | Path) -> None:
         """Requests may name it from now on. ValueError has every reason why it cannot be used."""
-        engine, spec = self.engine, self.adapters.add(name, folder)
-        engine.adapters.register(spec.digest, spec.path)
+        with self._alone:
+            engine, spec = self.engine, self.adapters.add(name, folder)
+            engine.adapters.register(spec.digest, spec.path)
 
     def learn(self, adapters: Iterable[Adapter | LoRARequest | None]) -> None:
         """Load those of LoRARequests that are new. ValueError as add_adapter()."""
@@ -100,8 +107,9 @@ class LLMEngine:
         priority: int = 0,
     ) -> None:
         """Begins with the next step. ValueError for what can never run, and for an id that is in use."""
-        self.learn([lora_request])
-        self.start(self.requests.make(request_id, prompt, params, lora_request, priority))
+        with self._alone:
+            self.learn([lora_request])
+            self.start(self.requests.make(request_id, prompt, params, lora_request, priority))
 
     def start(self, collector: Collector | PooledCollector) -> None:
         """ValueError as add_request()."""
@@ -113,7 +121,8 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """Run one step; what is new of each generating request, by the `output_kind` of its parameters."""
-        news = (collector.news() for collector in self.advance() if isinstance(collector, Collector))
+        with self._alone:
+            news = [collector.news() for collector in self.advance() if isinstance(collector, Collector)]
         return [output for output in news if output is not None]
 
     def advance(self) -> list[Collector | PooledCollector]:
@@ -143,19 +152,57 @@ class LLMEngine:
 
     def abort_request(self, request_ids: str | Iterable[str]) -> None:
         """What is ended already, or unknown, is fine."""
-        for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
-            if self._live.pop(request_id, None) is not None:
-                self.engine.core.abort(request_id)
+        with self._alone:
+            for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
+                if self._live.pop(request_id, None) is not None:
+                    self.engine.core.abort(request_id)
+
+    def alone(self) -> AbstractContextManager[bool]:
+        """Within it no other thread's call gets in."""
+        return self._alone
 
     def next_id(self) -> str:
         return str(next(self._numbers))
+
+    def sleep(self, level: int = 1) -> None:
+        """Free the model, the cache and the adapters until wake_up(), which reads their files again. vLLM's levels 1
+        and 2 are the same here. ValueError while requests run."""
+        if level not in (1, 2):
+            raise ValueError(f"level must be 1 or 2, got {level!r}")
+        with self._alone:
+            if self.is_sleeping:
+                return
+            engine = self.engine
+            if self.has_unfinished_requests():
+                raise ValueError("requests are running: end or abort them before sleep()")
+            engine.close()
+            self._engine, self.is_sleeping = None, True
+            del engine
+            gc.collect()
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Load the model and the adapters again; nothing where it is awake. ValueError when they cannot be loaded, and
+        for `tags` that are only a part of weights and kv_cache."""
+        if tags is not None and set(tags) != {"weights", "kv_cache"}:
+            raise ValueError("weights and kv_cache wake up together: leave tags out")
+        with self._alone:
+            if self.is_sleeping:
+                self._engine, self.is_sleeping = self._build(), False
 
     def close(self) -> None:
         """Free the model, the cache and the adapters. Closing twice is no error; generating afterwards is."""
         if self._engine is not None:
             self._engine.close()
-            self._engine = None
-            self.adapters.close()
+        self._engine, self.is_sleeping = None, False
+        self.adapters.close()
+
+    def _build(self) -> "Engine":
+        from ..startup.build import build_engine
+
+        engine = build_engine(self._config)
+        for spec in self.adapters.specs:
+            engine.adapters.register(spec.digest, spec.path)
+        return engine
 
     def __enter__(self) -> Self:
         return self

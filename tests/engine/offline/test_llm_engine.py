@@ -1,6 +1,8 @@
 """LLMEngine step by step, and what LLM adds: chats, adapters that come later, errors beside answers."""
 
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,85 @@ def llm(base: Path) -> Iterator[LLM]:
 
 def tokens(llm: LLM, *arguments: Any, **named: Any) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in llm.generate(*arguments, use_tqdm=False, **named)]
+
+
+def test_sleep_frees_the_engine_and_wake_up_brings_back_model_and_adapters(base: Path, adapter: Path) -> None:
+    with LLM(base, {"named": adapter}, **SETTINGS) as llm:
+        lora = LoRARequest("asked", 1, str(adapter))
+        before = [tokens(llm, "hello", GREEDY, adapter=name) for name in (None, "named")]
+        assert tokens(llm, "hello", GREEDY, lora_request=lora) == before[1] != before[0]
+        engine = weakref.ref(llm.llm_engine.engine.core)
+        llm.sleep(level=2)
+        llm.sleep()
+        assert engine() is None and llm.llm_engine.is_sleeping
+        with pytest.raises(ValueError, match="sleeps; call wake_up"):
+            llm.generate("hello", GREEDY)
+        llm.wake_up()
+        llm.wake_up(tags=["kv_cache", "weights"])
+        assert [tokens(llm, "hello", GREEDY, adapter=name) for name in (None, "named")] == before
+        assert tokens(llm, "hello", GREEDY, lora_request=lora) == before[1]
+        with pytest.raises(ValueError, match="level must be 1 or 2"):
+            llm.sleep(3)
+        with pytest.raises(ValueError, match="wake up together"):
+            llm.wake_up(tags=["weights"])
+        llm.llm_engine.add_request("running", "hello", GREEDY)
+        with pytest.raises(ValueError, match="requests are running"):
+            llm.sleep()
+    with pytest.raises(ValueError, match="is closed"):
+        llm.sleep()
+
+
+def test_one_that_sleeps_can_be_closed(base: Path) -> None:
+    engine = LLMEngine(EngineArgs(base, **SETTINGS))
+    engine.sleep()
+    engine.close()
+    with pytest.raises(ValueError, match="is closed"):
+        _ = engine.info
+
+
+def test_threads_that_call_one_llm_get_the_answers_they_would_get_alone(llm: LLM) -> None:
+    asked = [[f"hello {caller} {number}" for number in range(8)] for caller in range(3)]
+    alone = [tokens(llm, prompts, GREEDY) for prompts in asked]
+    with ThreadPoolExecutor(4) as threads:
+        embedding = threads.submit(llm.embed, asked[0], use_tqdm=False)
+        answers = list(threads.map(lambda prompts: tokens(llm, prompts, GREEDY), asked * 4))
+    assert answers == alone * 4
+    before = [output.outputs.embedding for output in llm.embed(asked[0], use_tqdm=False)]
+    assert [output.outputs.embedding for output in embedding.result()] == before
+
+
+def test_threads_may_add_requests_while_one_steps(base: Path, llm: LLM) -> None:
+    prompts = [f"hello {number}" for number in range(24)]
+    found: dict[str, list[int]] = {}
+    with LLMEngine(EngineArgs(base, **SETTINGS)) as engine, ThreadPoolExecutor(3) as threads:
+        added = [threads.submit(engine.add_request, prompt, prompt, GREEDY) for prompt in prompts]
+        while len(found) < len(prompts):
+            for output in engine.step():
+                if output.finished:
+                    found[output.request_id] = output.outputs[0].token_ids
+        assert all(future.exception() is None for future in added)
+    assert [found[prompt] for prompt in prompts] == tokens(llm, prompts, GREEDY)
+
+
+def test_a_delta_has_only_the_choices_that_something_came_of(base: Path, llm: LLM) -> None:
+    fields: dict[str, Any] = {"temperature": 1.0, "seed": 3, "n": 3, "max_tokens": 12, "ignore_eos": True}
+    free = llm.generate("hello", SamplingParams(**fields), use_tqdm=False)[0]
+    fields["stop"] = free.outputs[1].text[3:5]
+    [whole] = llm.generate("hello", SamplingParams(**fields), use_tqdm=False)
+    parts: dict[int, list[Any]] = {0: [], 1: [], 2: []}
+    with LLMEngine(EngineArgs(base, **SETTINGS)) as engine:
+        engine.add_request("one", "hello", SamplingParams(output_kind=RequestOutputKind.DELTA, **fields))
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                assert output.outputs
+                for choice in output.outputs:
+                    parts[choice.index].append(choice)
+    for index, told in parts.items():
+        assert all(part.token_ids or part.finished() for part in told)
+        assert [part.finished() for part in told] == [False] * (len(told) - 1) + [True]
+        assert "".join(part.text for part in told) == whole.outputs[index].text
+        assert told[-1].finish_reason == whole.outputs[index].finish_reason
+    assert len(parts[1]) < len(parts[0])
 
 
 def test_a_loop_of_ones_own_gives_what_generate_gives(base: Path, llm: LLM) -> None:

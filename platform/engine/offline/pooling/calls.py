@@ -54,14 +54,15 @@ class PoolingCalls:
         given = list_prompts(prompts)
         asked = one_each("pooling_params", pooling_params, len(given), PoolingParams, "PoolingParams")
         adapters = _adapters(adapter, lora_request, len(given))
-        self.llm_engine.learn(adapters)
         collectors = list[PooledCollector]()
-        try:
-            for place, row in enumerate(zip(given, asked, adapters, strict=True)):
-                collectors.append(self._start_pooled(place, pooling_task, *row))
-            self._run_pooled(len(collectors), use_tqdm)
-        finally:
-            self.llm_engine.abort_request(collector.request.request_id for collector in collectors)
+        with self.llm_engine.alone():
+            self.llm_engine.learn(adapters)
+            try:
+                for place, row in enumerate(zip(given, asked, adapters, strict=True)):
+                    collectors.append(self._start_pooled(place, pooling_task, *row))
+                self._run_pooled(len(collectors), use_tqdm)
+            finally:
+                self.llm_engine.abort_request(collector.request.request_id for collector in collectors)
         return [collector.output() for collector in collectors]
 
     def _start_pooled(
