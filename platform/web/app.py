@@ -3,14 +3,15 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from fastapi import Depends, FastAPI
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -27,13 +28,14 @@ from .batches.runner import BatchRunner
 from .endpoints.authentication import access_table, guard
 from .http.database_errors import database_handlers
 from .http.limits import BodyLimit
-from .http.middleware import RejectWhileStopping, RequestContext
+from .http.middleware import HeadAsGet, RejectWhileStopping, RequestContext
 from .management.start_modules import register_modules
 from .observability.engine_metrics import EngineCollector
 from .observability.refusal_log import note_refusal
 from .openai.responses.memory import forget_responses
 from .openai.routes import routers as openai_routers
 from .openapi.documents import admin_document, public_document
+from .openapi.page import docs_page
 from .pooling.routes import routers as pooling_routers
 from .routing.route_metrics import RouteCollector
 from .state import State
@@ -55,6 +57,7 @@ def create_app(state: State) -> FastAPI:
         dependencies=[Depends(guard)],
         exception_handlers={**pages.HANDLERS, **database_handlers(page_of)},
         middleware=[
+            *_cross_origin(state.settings.allowed_origins),
             Middleware(
                 RequestContext,
                 page_of_crash=pages.page_of_crash,
@@ -64,6 +67,7 @@ def create_app(state: State) -> FastAPI:
             ),
             Middleware(RejectWhileStopping, stopping=state.stopping, page_of=page_of),
             Middleware(BodyLimit, limit_of=_limit_of(state), page_of=page_of),
+            Middleware(HeadAsGet),
         ],
         lifespan=_lifespan,
         openapi_url=None,
@@ -80,7 +84,25 @@ def create_app(state: State) -> FastAPI:
     return app
 
 
+def _cross_origin(origins: Sequence[str]) -> list[Middleware]:
+    """For pages of other sites, which have a key: cookies are not for them, so the dashboard stays closed."""
+    if not origins:
+        return []
+    told = ("x-request-id", "request-id", "retry-after", "x-loraplex-version", "x-loraplex-ignored-fields")
+    limits = (f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens"))
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=(*told, *limits),
+        )
+    ]
+
+
 def _add_documents(app: FastAPI, root_path: str) -> None:
+    app.add_api_route("/docs", lambda: HTMLResponse(docs_page(root_path)), include_in_schema=False)
     app.add_api_route("/openapi.json", lambda: JSONResponse(public_document(root_path)), include_in_schema=False)
     app.add_api_route("/api/v1/openapi.json", lambda: JSONResponse(admin_document(root_path)), include_in_schema=False)
 

@@ -21,6 +21,11 @@ from .conftest import ADMIN_PASSWORD, KEY
 PUBLIC, INFERENCE, READ, ADAPTERS, ADMIN, OPERATE = "public", "inference", "read", "adapters", "admin", "operate"
 API = {
     "GET /health": PUBLIC,
+    "GET /ping": PUBLIC,
+    "POST /ping": PUBLIC,
+    "GET /docs": PUBLIC,
+    "GET /load": INFERENCE,
+    "GET /tokenizer_info": INFERENCE,
     "GET /ready": PUBLIC,
     "GET /version": PUBLIC,
     "GET /openapi.json": PUBLIC,

@@ -23,7 +23,7 @@ async def test_models_that_know_no_tools_are_refused_in_words(client: httpx.Asyn
         use_template(state, source)
         error = await ask(client, 400)
         assert (error["param"], error["code"]) == ("tools", "tools_not_in_template")
-        assert "serving profile" in error["message"]
+        assert "serving profile" in error["message"] and "tool_choice: required or a function" in error["message"]
         error = await ask(client, 400, messages=[*HELLO, answered], tools=None)
         assert error["param"] == "messages[1].tool_calls" and "does not support tool calls" in error["message"]
         await ask(client, tool_choice="none")
@@ -37,6 +37,20 @@ async def test_models_that_know_no_tools_are_refused_in_words(client: httpx.Asyn
     use_template(state, "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{{ messages[0].content }}")
     error = await ask(client, 400)
     assert error["code"] == "unknown_tool_format" and "serving profile" in error["message"]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+async def test_what_is_demanded_needs_no_template_that_knows_tools(
+    client: httpx.AsyncClient, state: State, engine: FakeEngine, choice: Any
+) -> None:
+    use_template(state, "{{ messages[0].content }}")
+    [answered] = (await ask(client, tool_choice=choice))["choices"]
+    assert answered["finish_reason"] == "tool_calls" and answered["message"]["content"] is None
+    [call] = answered["message"]["tool_calls"]
+    assert (call["function"]["name"], call["function"]["arguments"]) == ("weather", '{"city": "Zürich", "days": 2}')
+    form = engine.requests[-1].params.structured_outputs
+    assert form is not None and form.grammar is not None and form.grammar.startswith("start: calls")
+    assert "minimum" in form.grammar and ("tool_1" in form.grammar) == (choice == "required")
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -47,7 +47,7 @@ OF_SCOPE: Final = {
     scopes.ADMIN: EVERYTHING,
 }
 
-PUBLIC_ROUTES: Final = frozenset({"/health", "/ready", "/version", "/openapi.json", "/login"})
+PUBLIC_ROUTES: Final = frozenset({"/health", "/ping", "/docs", "/ready", "/version", "/openapi.json", "/login"})
 INFERENCE_ROUTES: Final = frozenset(
     {
         "/v1/chat/completions",
@@ -67,6 +67,8 @@ INFERENCE_ROUTES: Final = frozenset(
         *("/v1/batches", "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel"),
         "/tokenize",
         "/detokenize",
+        "/tokenizer_info",
+        "/load",
     }
 )
 OPERATOR_ROUTES: Final = frozenset(

@@ -67,7 +67,7 @@ async def guard(request: Request) -> None:
     tell_known(request.scope)
     asking.set(caller.tenant)
     if not caller.allows(Permission.OPERATE if needed == MONITORING else needed):
-        raise _lacking(caller, needed)
+        raise _lacking(caller, needed, request.scope["route"].path)
     if caller.only is not None and needed != Permission.INFERENCE:
         _check_adapter(request, caller.only)
     request.state.caller = _in_named_tenant(caller, request.query_params.get(TENANT, ""), state)
@@ -193,11 +193,13 @@ def _check_adapter(request: Request, only: Collection[str]) -> None:
         raise not_found(f"There is no adapter '{name}'.", "name", "adapter_not_found")
 
 
-def _lacking(caller: Caller, needed: str) -> ApiError:
+def _lacking(caller: Caller, needed: str, path: str) -> ApiError:
     if needed in (Permission.OPERATE, MONITORING):
         return forbidden("Only the operator can do that: an admin of the tenant 'default'.")
     if caller.session is not None:
         return forbidden(f"Your role '{caller.session.role}' does not allow that. Ask an admin of your tenant.")
+    if path == "/":
+        return forbidden("This is the dashboard, which needs a login. The API is under /v1, see /v1/models and /docs.")
     scope = "adapters" if needed == Permission.READ else needed
     return forbidden(f"This key lacks the scope '{scope}'. Use a key that has it.")
 

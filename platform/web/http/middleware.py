@@ -1,5 +1,5 @@
 """Around every request, as plain ASGI so that disconnects get through: RequestContext with request id, security headers
-and the access log; RejectWhileStopping while the server stops."""
+and the access log; RejectWhileStopping while the server stops; HeadAsGet."""
 
 import asyncio
 import logging
@@ -104,6 +104,31 @@ class RejectWhileStopping:
         error = overloaded("The server is stopping. Try again in a moment.")
         error.headers["connection"] = "close"
         await answer_of(error, scope, self._page_of)(scope, receive, send)
+
+
+class HeadAsGet:
+    """HEAD is GET whose body is left out. What goes on without end ends with its head."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        done = False
+
+        async def send_head(message: Message) -> None:
+            nonlocal done
+            if message["type"] == "http.response.start":
+                await send(message)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                done = True
+
+        async def receive_until_done() -> Message:
+            return {"type": "http.disconnect"} if done else await receive()
+
+        await self._app({**scope, "method": "GET"}, receive_until_done, send_head)
 
 
 def _is_probe(scope: Scope) -> bool:

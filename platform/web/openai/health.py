@@ -1,4 +1,4 @@
-"""GET /health, /ready, /version and /metrics: for probes, gateways and Prometheus."""
+"""GET /health, /ping, /load, /ready, /version and /metrics: for probes, gateways and Prometheus."""
 
 from fastapi import APIRouter
 from prometheus_client import generate_latest
@@ -17,6 +17,18 @@ router = APIRouter(tags=["Monitoring"])
 async def health() -> Response:
     """200 while this process answers, whatever the engine does."""
     return Response(status_code=200)
+
+
+@router.api_route("/ping", methods=["GET", "POST"])
+async def ping() -> Response:
+    """As /health, where SageMaker looks."""
+    return Response(status_code=200)
+
+
+@router.get("/load")
+async def load(state: StateOf) -> dict[str, int]:
+    """Requests in flight, as vLLM has it."""
+    return {"server_load": state.requests.taken}
 
 
 @router.get("/ready")

@@ -12,7 +12,7 @@ from ..settings.settings import Settings
 from ..text.text_processor import Template, TextProcessor
 from .schemas import ChatMessage, ChatRequest, CompletionRequest
 from .tools.tool_messages import not_told, plain_calls, with_names_of_chance
-from .tools.tools import Tool, offered_tools
+from .tools.tools import Tool, demands_call, offered_tools
 
 SYSTEM = ("system", "developer")
 ROLES = (*SYSTEM, "user", "assistant", "tool")
@@ -57,7 +57,8 @@ async def chat_text(text_processor: TextProcessor, chat: ChatRequest, max_chars:
         text = await _rendered(template, messages, chat, (add_prompt, continued, variables))
     except TemplateFailure as error:
         raise invalid(f"{error}.", "messages", "chat_template_error") from None
-    if tools and not await _tells_of(tools, template, variables, [ASKING, messages]):
+    # A call that is demanded follows the grammar, whatever the model was told.
+    if tools and not demands_call(chat) and not await _tells_of(tools, template, variables, [ASKING, messages]):
         raise not_told(tools)
     return text
 

@@ -1,9 +1,11 @@
-"""POST /tokenize and /detokenize, as vLLM has them."""
+"""POST /tokenize and /detokenize, GET /tokenizer_info, as vLLM has them."""
 
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
+
+from loraplex.engine.text.tokenizer import NAMED_TOKENS
 
 from ..access.caller import Caller
 from ..endpoints.dependencies import CallerOf, InferenceOf
@@ -56,6 +58,22 @@ async def detokenize(request: Request, inference: InferenceOf, caller: CallerOf)
     _check_ids(fields.tokens, served.vocab_size)
     tokenizer, tokens = served.text_processor.tokenizer, fields.tokens
     return {"prompt": await off_loop(lambda: tokenizer.decode(tokens, skip_special_tokens=False), len(tokens))}
+
+
+@router.get("/tokenizer_info")
+async def tokenizer_info(inference: InferenceOf, caller: CallerOf, model: str = "") -> dict[str, Any]:
+    """What clients that tokenize by themselves ask for; of the base, or of what `model` names."""
+    name = model or inference.settings.base_name
+    text_processor = (await find_served(inference, caller, name)).text_processor
+    template = text_processor.template
+    return {
+        **dict.fromkeys(NAMED_TOKENS),
+        **text_processor.tokenizer.named_tokens,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": None if template is None else template.source,
+        "model_max_length": inference.max_model_len,
+        "vocab_size": text_processor.tokenizer.vocab_size,
+    }
 
 
 async def _find(fields: TokenizeText | TokenizeChat | Detokenize, inference: Inference, caller: Caller) -> Served:

@@ -1,6 +1,6 @@
 """An OpenAPI document: paths and parameters from the routes, bodies and answers from the types of their operations.
 
-There is no page that shows it: the usual ones load their scripts from other hosts.
+`page.py` shows one to people: the usual pages load their scripts from other hosts.
 """
 
 import inspect

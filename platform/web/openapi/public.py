@@ -15,11 +15,13 @@ from .public_answers import (
     ChatAnswer,
     CompletionAnswer,
     Detokenized,
+    Load,
     Model,
     ModelList,
     Ready,
     ServerVersion,
     Tokenized,
+    TokenizerInfo,
 )
 from .response_answers import DeletedResponse, InputTokens, ItemList, ResponseAnswer
 
@@ -76,6 +78,10 @@ OPERATIONS: Final = {
     "GET /v1/models/{name}": Operation(answers(Model)),
     "POST /tokenize": Operation(answers(Tokenized), (TokenizeText, TokenizeChat), refusals=(404,)),
     "POST /detokenize": Operation(answers(Detokenized), (Detokenize,), refusals=(404,)),
+    "GET /tokenizer_info": Operation(answers(TokenizerInfo), refusals=(404,)),
+    "GET /load": Operation(answers(Load)),
+    "GET /ping": Operation({200: Answer(words="The process is alive")}),
+    "POST /ping": Operation({200: Answer(words="The process is alive")}),
     "GET /health": Operation({200: Answer(words="The process is alive")}),
     "GET /ready": Operation(READY),
     "GET /version": Operation(answers(ServerVersion)),

@@ -151,6 +151,21 @@ class Detokenized(TypedDict):
     prompt: str
 
 
+class TokenizerInfo(TypedDict):
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    tokenizer_class: str
+    chat_template: str | None
+    model_max_length: int
+    vocab_size: int
+
+
+class Load(TypedDict):
+    server_load: int
+
+
 class Ready(TypedDict):
     ready: bool
     reasons: list[str]

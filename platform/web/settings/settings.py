@@ -31,7 +31,7 @@ from .sources import (
     warn_of_unknown_variables,
 )
 from .template import read_template
-from .types import Bytes, Count, Folders, Fraction, Names, Port, RootPath, Share, Tokens, WholePath
+from .types import Bytes, Count, Folders, Fraction, Names, Origins, Port, RootPath, Share, Tokens, WholePath
 
 DEMO_MODEL = ROOT / "examples" / "demo" / "model"
 
@@ -45,6 +45,9 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on")
     port: Port = Field(8000, description="Port to listen on")
+    allowed_origins: Origins = Field(
+        (), description="Origins whose pages may call the API from a browser (CORS), with commas; *: any; none: no page"
+    )
     root_path: RootPath = Field(
         "", description="Path prefix that a proxy strips before forwarding requests, such as /loraplex"
     )

@@ -1,5 +1,6 @@
 """What a setting may be, beside plain numbers, words and switches."""
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -59,6 +60,23 @@ def _check_folders(folders: tuple[Path, ...]) -> tuple[Path, ...]:
     return folders
 
 
+def _split_origins(value: object) -> object:
+    """Also a list in JSON, as vLLM's flag has it."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise ValueError(f"{value} is not a list in JSON; give origins with commas between them") from None
+    return _split_names(value)
+
+
+def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
+    for origin in origins:
+        if origin != "*" and re.fullmatch(r"https?://[^/?#@\s*]+", origin) is None:
+            raise ValueError(f"{origin} is not an origin; give scheme and host such as https://chat.example.com, or *")
+    return origins
+
+
 def _check_root_path(path: str) -> str:
     if re.fullmatch(r"(/[\w.~-]+)*", path) is None:
         raise ValueError(
@@ -76,6 +94,7 @@ def kinds_of(annotation: Any) -> Iterator[Any]:
 
 Tokens = Annotated[int, BeforeValidator(human_number), Field(ge=1)]
 """Also as 8k or 8K."""
+Origins = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_origins), AfterValidator(_check_origins)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_names)]
 Bytes = Annotated[ByteSize, BeforeValidator(_plain_int)]
 Folders = Annotated[tuple[Path, ...], NoDecode, BeforeValidator(_split_folders), AfterValidator(_check_folders)]

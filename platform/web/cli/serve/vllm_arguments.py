@@ -87,8 +87,9 @@ ROWS: Final = (
     ),
     *arguments(NOTHING, f"no code from elsewhere is loaded; {_PROXY}", "middleware"),
     *arguments(
-        NOTHING, f"no CORS headers: {_PROXY}", "allowed_origins allowed_methods allowed_headers", "allow_credentials"
+        NOTHING, "--allowed-origins takes the origins; methods and headers follow", "allowed_methods allowed_headers"
     ),
+    *arguments(OFF, "pages of other sites send a key, no cookies", switches="allow_credentials"),
     *arguments(
         ANYTHING,
         "heads of requests have fixed limits (docs/deploy.md)",
@@ -97,10 +98,8 @@ ROWS: Final = (
     *arguments(ANYTHING, "every response has x-request-id", switches="enable_request_id_headers"),
     *arguments(ANYTHING, "the engine is a process of its own", switches="disable_frontend_multiprocessing"),
     *arguments(ANYTHING, "usage always has cached tokens", switches="enable_prompt_tokens_details"),
-    *arguments(ANYTHING, "/metrics has the load", switches="enable_server_load_tracking"),
-    *arguments(
-        ANYTHING, "/tokenize and /detokenize are there for every key", switches="enable_tokenizer_info_endpoint"
-    ),
+    *arguments(ANYTHING, "/load and /metrics have the load", switches="enable_server_load_tracking"),
+    *arguments(ANYTHING, "/tokenizer_info is there for every key", switches="enable_tokenizer_info_endpoint"),
     *arguments(OFF, "clients ask for it with stream_options.include_usage", switches="enable_force_include_usage"),
     *arguments(OFF, "ask for logprobs; each entry has its token", switches="return_tokens_as_token_ids"),
     *arguments(
@@ -109,8 +108,8 @@ ROWS: Final = (
     *arguments(NOTHING, _LOG, "log_config_file"),
     *arguments(OFF, _LOG, switches="enable_log_outputs enable_log_deltas"),
     *arguments(ANYTHING, "unknown LORAPLEX_ variables are named in the log", switches="fail_on_environ_validation"),
-    *arguments(OFF, f"/openapi.json names routes alone; to hide it, {_PROXY}", switches="disable_fastapi_docs"),
-    *arguments(ANYTHING, "/openapi.json needs no other host", switches="enable_offline_docs"),
+    *arguments(OFF, f"/docs names routes alone; to hide it, {_PROXY}", switches="disable_fastapi_docs"),
+    *arguments(ANYTHING, "/docs needs no other host", switches="enable_offline_docs"),
     *arguments(OFF, "a model runs on one machine", switches="headless"),
     *arguments(ONE, "one process answers; start several servers behind a proxy", "api_server_count"),
     *arguments(

@@ -34,13 +34,14 @@ def with_names_of_chance(tools: Sequence[Tool]) -> list[Tool]:
 
 def not_told(tools: Sequence[Tool]) -> ApiError:
     names = ", ".join(tool.function.name for tool in tools[:5])
-    message = f"This model's chat template does not support tools, so the model would not see them ({names}). {REMEDY}"
-    return invalid(message, "tools", "tools_not_in_template")
+    fault = f"This model's chat template does not support tools, so the model would not see them ({names})"
+    return invalid(f"{fault} and cannot choose. {REMEDY}", "tools", "tools_not_in_template")
 
 
 REMEDY: Final = (
     "Give the adapter a chat template with tools, in its serving profile (chat_template) or its own files; the "
-    "operator can allow both with adapter_tokenizers. Or use a model that has one. Or send tool_choice: none."
+    "operator can allow both with adapter_tokenizers. Or use a model that has one. Or send tool_choice: required or a "
+    "function, which a grammar enforces, or none."
 )
 
 

@@ -8,12 +8,13 @@ from loraplex.engine.structured_outputs import StructuredOutputs
 
 from ...http.errors import ApiError, invalid
 from ...text.text_processor import TextProcessor
+from ...tool_calls.formats.hermes import HERMES
 from ...tool_calls.formats.known import STYLES
 from ...tool_calls.formats.style import Style
 from ...tool_calls.grammar import ANY_OBJECT, EnforcedTool, allowed, demanded, tool_of_line
 from ...tool_calls.reader import CallReader
 from ..response_format import GUIDED, JsonObjectFormat, JsonSchemaFormat, ResponseFormat
-from .tools import Asking, NamedTool, Tool, offered_tools
+from .tools import Asking, NamedTool, Tool, demands_call, offered_tools
 
 FAULT: Final = re.compile(r"cannot be used: (?:at (?P<line>\d+)\(\d+\): )?(?P<reason>[^\n]*)")
 
@@ -103,7 +104,9 @@ def plan_tools(fields: AskingForm, text_processor: TextProcessor) -> ToolUse | N
     tools = offered_tools(fields)
     if not tools:
         return None
-    style = text_processor.tool_style
+    demands, style = demands_call(fields), text_processor.tool_style
+    if style is None and demands:
+        style = HERMES  # the grammar writes it, and the reader reads it
     if style is None:
         raise invalid(_unknown_style(), "tools", "unknown_tool_format")
     for other in ("structured_outputs", *GUIDED):
@@ -113,7 +116,7 @@ def plan_tools(fields: AskingForm, text_processor: TextProcessor) -> ToolUse | N
     choice, single = fields.tool_choice, fields.parallel_tool_calls is False
     if isinstance(choice, NamedTool):
         tools, single = [tool for tool in tools if tool.function.name == choice.function.name], True
-    return ToolUse(style, tools, isinstance(choice, NamedTool) or choice == "required", single, text_processor)
+    return ToolUse(style, tools, demands, single, text_processor)
 
 
 def _schema_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
@@ -128,5 +131,6 @@ def _schema_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
 def _unknown_style() -> str:
     return (
         f"This model's chat template does not show its tool call format ({', '.join(STYLES)}). Set tool_call_parser in "
-        "the adapter's serving profile, or ask the operator to set it for the server. Or send tool_choice: none."
+        "the adapter's serving profile, or ask the operator to set it for the server. Or send tool_choice: "
+        "required, a function or none."
     )

@@ -95,11 +95,16 @@ class Asking(Protocol):
     tool_choice: ToolChoice | None
 
 
+def demands_call(request: Asking) -> bool:
+    """The answer is calls and nothing else."""
+    return isinstance(request.tool_choice, NamedTool) or request.tool_choice == "required"
+
+
 def offered_tools(request: Asking) -> list[Tool]:
     """Those that the model is told of, checked; none with tool_choice none. Raises ApiError that names the tool."""
     tools = request.tools or []
     if not tools:
-        if isinstance(request.tool_choice, NamedTool) or request.tool_choice == "required":
+        if demands_call(request):
             raise invalid("tool_choice requires a tool call, but there are no tools. Send tools.", "tool_choice")
         return []
     names = [tool.function.name for tool in tools]
