@@ -32,6 +32,9 @@ from .http.middleware import HeadAsGet, RejectWhileStopping, RequestContext
 from .management.start_modules import register_modules
 from .observability.engine_metrics import EngineCollector
 from .observability.refusal_log import note_refusal
+from .ollama.errors import PATHS as OLLAMA
+from .ollama.errors import ollama_error
+from .ollama.routes import routers as ollama_routers
 from .openai.responses.memory import forget_responses
 from .openai.routes import routers as openai_routers
 from .openapi.documents import admin_document, public_document
@@ -63,7 +66,7 @@ def create_app(state: State) -> FastAPI:
                 page_of_crash=pages.page_of_crash,
                 log_probes=state.settings.log_probes,
                 on_answer=partial(note_refusal, state.metrics.log),
-                error_forms={MESSAGES: messages_error},
+                error_forms={MESSAGES: messages_error, **dict.fromkeys(OLLAMA, ollama_error)},
             ),
             Middleware(RejectWhileStopping, stopping=state.stopping, page_of=page_of),
             Middleware(BodyLimit, limit_of=_limit_of(state), page_of=page_of),
@@ -76,7 +79,15 @@ def create_app(state: State) -> FastAPI:
     app.state.loraplex = state
     state.metrics.registry.register(EngineCollector(state.engine, state.registry.snapshots, state.base.name))
     state.metrics.registry.register(RouteCollector(state.tallies))
-    for router in (*openai_routers, *anthropic_routers, *batch_routers, *pooling_routers, *api_routers, *pages.routers):
+    for router in (
+        *openai_routers,
+        *anthropic_routers,
+        *ollama_routers,
+        *batch_routers,
+        *pooling_routers,
+        *api_routers,
+        *pages.routers,
+    ):
         app.include_router(router)
     _add_documents(app, state.settings.root_path)
     app.state.access = access_table(app)

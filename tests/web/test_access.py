@@ -42,6 +42,12 @@ API = {
     "POST /v1/messages/count_tokens": INFERENCE,
     "POST /v1/embeddings": INFERENCE,
     "POST /pooling": INFERENCE,
+    **dict.fromkeys(("POST /api/chat", "POST /api/generate", "POST /api/show"), INFERENCE),
+    **dict.fromkeys(("GET /api/tags", "GET /api/ps", "GET /api/version"), INFERENCE),
+    **dict.fromkeys(
+        (f"POST /api/{word}" for word in ("embed", "embeddings", "pull", "push", "create", "copy")), INFERENCE
+    ),
+    "DELETE /api/delete": INFERENCE,
     "GET /v1/models": INFERENCE,
     "GET /v1/models/{name:path}": INFERENCE,
     "POST /v1/files": INFERENCE,

@@ -354,8 +354,6 @@ async def test_wrong_paths_and_methods(client: httpx.AsyncClient, method: str, p
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("/api/chat", "Send POST /v1/chat/completions instead."),
-        ("/api/generate", "Send POST /v1/completions instead."),
         ("/v1/v1/chat/completions", "a base URL that already has it"),
         ("/chat/completions", "The API is under /v1"),
         ("/api/v1/nothing", "GET /api/v1/openapi.json lists"),

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from loraplex.web.anthropic.schemas import MessagesRequest
+from loraplex.web.ollama.schemas import OllamaChat, OllamaGenerate
 from loraplex.web.openai.responses.schemas import ResponsesRequest
 from loraplex.web.openai.schemas import ChatRequest, CompletionRequest
 from loraplex.web.pooling.schemas import EmbeddingsRequest, PooledFields, PoolingRequest
@@ -23,6 +24,8 @@ PATHS = {
     "/v1/responses/{response_id}/cancel": "post",
     "/v1/messages": "post",
     "/v1/messages/count_tokens": "post",
+    **dict.fromkeys(("/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/show"), "post"),
+    **dict.fromkeys(("/api/tags", "/api/ps", "/api/version"), "get"),
     "/v1/files": "post",
     "/v1/files/{file_id}": "get",
     "/v1/files/{file_id}/content": "get",
@@ -88,6 +91,8 @@ async def test_the_management_api_has_a_document_of_its_own(client: httpx.AsyncC
         ("/v1/messages", MessagesRequest),
         ("/v1/embeddings", EmbeddingsRequest),
         ("/pooling", PoolingRequest),
+        ("/api/chat", OllamaChat),
+        ("/api/generate", OllamaGenerate),
     ],
 )
 async def test_bodies_are_those_that_are_checked(
@@ -99,7 +104,8 @@ async def test_bodies_are_those_that_are_checked(
     schema = document["components"]["schemas"][reference.rpartition("/")[2]]
     assert set(schema["properties"]) == set(struct.__struct_fields__)
     assert "model" in schema["required"]
-    streamed = set() if issubclass(struct, PooledFields) else {"text/event-stream"}
+    lines = "application/x-ndjson" if path.startswith("/api/") else "text/event-stream"
+    streamed = set() if issubclass(struct, PooledFields) else {lines}
     assert set(operation["responses"]["200"]["content"]) == {"application/json", *streamed}
     assert "422" not in operation["responses"]
     assert operation["security"] == [{"key": []}, {"session": [], "csrf": []}]

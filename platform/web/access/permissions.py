@@ -69,6 +69,8 @@ INFERENCE_ROUTES: Final = frozenset(
         "/detokenize",
         "/tokenizer_info",
         "/load",
+        *("/api/chat", "/api/generate", "/api/tags", "/api/ps", "/api/show", "/api/version"),
+        *("/api/embed", "/api/embeddings", "/api/pull", "/api/push", "/api/create", "/api/copy", "/api/delete"),
     }
 )
 OPERATOR_ROUTES: Final = frozenset(

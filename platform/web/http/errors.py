@@ -17,13 +17,6 @@ RETRY_AFTER_SECONDS = 2
 LOGIN_PATH = "/login"
 REFUSAL = "refusal"
 """In a request's state: the ApiError that it was answered with."""
-CHAT = "Send POST /v1/chat/completions instead"
-INSTEAD = {
-    "/api/chat": CHAT,
-    "/api/generate": "Send POST /v1/completions instead",
-}
-"""What clients of other APIs, and of other parts of OpenAI's, ask for: how a path begins, and what to do."""
-
 
 PageOf = Callable[[Scope, "ApiError"], Response | None]
 """What a browser is told instead of JSON; None: JSON."""
@@ -158,9 +151,6 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
 
 def _where(path: str) -> str:
     """What to do for who asked for a path that is not here."""
-    for begin, instead in INSTEAD.items():
-        if path == begin or path.startswith(f"{begin}/"):
-            return instead
     if path.startswith("/v1/v1/"):
         return "The client adds /v1 to a base URL that already has it"
     if path.startswith("/api/"):

@@ -76,6 +76,8 @@ class Generation:
         self.n = request.params.n
         self.failed = False
         """It ended with an error, of whomever."""
+        self.finished: FinishedRequest | None = None
+        """How it went, once it has ended."""
         self._begun = False
         self._choices = {
             index: Detokenizer(text_processor.tokenizer, request.params, request.prompt_token_ids, shown_tokens)
@@ -110,9 +112,9 @@ class Generation:
             self._fail(error)
             raise
         finally:
-            finished = self._timer.close(aborted=bool(self._choices))
+            self.finished = self._timer.close(aborted=bool(self._choices))
             if self._on_end is not None:
-                self._on_end(finished, ended_by)
+                self._on_end(self.finished, ended_by)
 
     def _fail(self, error: ApiError) -> None:
         self.failed = True

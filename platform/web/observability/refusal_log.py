@@ -10,7 +10,18 @@ from ..http.errors import ApiError, refusal_of
 from .request_log import REFUSED, FinishedRequest, RequestLog
 
 GENERATING: Final = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/v1/embeddings", "/pooling"}
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/messages",
+        "/v1/responses",
+        "/v1/embeddings",
+        "/pooling",
+        "/api/chat",
+        "/api/generate",
+        "/api/embed",
+        "/api/embeddings",
+    }
 )
 RAN: Final = "ran"
 """In a request's state, once the engine was asked: then it has a line of its own."""

@@ -17,8 +17,8 @@ import loraplex
 
 from ..access.permissions import PUBLIC, SAFE_METHODS, access_of
 from ..access.sessions import COOKIE
-from .operation import ANTHROPIC, BYTES, FORM, JSON, Answer, ErrorAnswer, Header, Operation
-from .refusals import error_schema, messages_error_schema, refusal
+from .operation import ANTHROPIC, BYTES, FORM, JSON, OLLAMA, Answer, ErrorAnswer, Header, Operation
+from .refusals import error_schema, messages_error_schema, ollama_error_schema, refusal
 
 REFERENCE: Final = "#/components/schemas/{name}"
 CREDENTIALS: Final = {
@@ -71,6 +71,8 @@ def openapi_document(
     errors = {"Error": error_schema(components)}
     if any(operation.errors is ANTHROPIC for operation in operations.values()):
         errors[ANTHROPIC.schema] = messages_error_schema()
+    if any(operation.errors is OLLAMA for operation in operations.values()):
+        errors[OLLAMA.schema] = ollama_error_schema()
     document["components"] = {
         "schemas": {**components, **errors},
         "securitySchemes": CREDENTIALS,

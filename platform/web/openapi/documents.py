@@ -8,6 +8,7 @@ from ..api.fields import IN_PATH
 from ..api.routes import routers as admin_routers
 from ..batches.routes import routers as batch_routers
 from ..endpoints.authentication import TENANT
+from ..ollama.routes import routers as ollama_routers
 from ..openai.routes import routers as public_routers
 from ..pooling.routes import routers as pooling_routers
 from .admin import OPERATIONS as ADMIN
@@ -26,8 +27,8 @@ TENANT_QUERY: Final = {
 @cache
 def public_document(root_path: str) -> dict[str, Any]:
     """Of the OpenAI API."""
-    words = "OpenAI's and Anthropic's API over one base model and its adapters: `model` names an adapter or the base."
-    routers = (*public_routers, *anthropic_routers, *batch_routers, *pooling_routers)
+    words = "The APIs of OpenAI, Anthropic and Ollama over one base model: `model` names an adapter or the base."
+    routers = (*public_routers, *anthropic_routers, *ollama_routers, *batch_routers, *pooling_routers)
     return openapi_document("loraplex", words, routers, PUBLIC, {}, root_path)
 
 

@@ -40,6 +40,7 @@ class ErrorAnswer:
 
 OPENAI: Final = ErrorAnswer("Error")
 ANTHROPIC: Final = ErrorAnswer("MessagesError", {503: 529})
+OLLAMA: Final = ErrorAnswer("OllamaError")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,22 @@ from typing import Final
 from ..anthropic.schemas import MessagesPrompt, MessagesRequest
 from ..batches.answers import BatchList, BatchObject, DeletedFile, FileList, FileObject
 from ..batches.batches_api import BatchRequest
+from ..ollama.schemas import OllamaChat, OllamaEmbed, OllamaEmbedding, OllamaGenerate, Show
 from ..openai.responses.schemas import ResponsesRequest
 from ..openai.schemas import ChatRequest, CompletionRequest, Detokenize, TokenizeChat, TokenizeText
 from ..pooling.schemas import EmbeddingsRequest, PoolingRequest
 from .message_answers import MessageAnswer, TokenCount
-from .operation import ANTHROPIC, BYTES, JSON, Answer, Operation, answers
+from .ollama_answers import (
+    OllamaChatAnswer,
+    OllamaGenerateAnswer,
+    OllamaModels,
+    OllamaShown,
+    OllamaVector,
+    OllamaVectors,
+    OllamaVersion,
+    RunningModels,
+)
+from .operation import ANTHROPIC, BYTES, JSON, OLLAMA, Answer, Operation, answers
 from .pooling_answers import EmbeddingsAnswer, PoolingAnswer
 from .public_answers import (
     ChatAnswer,
@@ -26,6 +37,7 @@ from .public_answers import (
 from .response_answers import DeletedResponse, InputTokens, ItemList, ResponseAnswer
 
 EVENTS: Final = "text/event-stream"
+LINES: Final = "application/x-ndjson"
 METRICS: Final = {200: Answer({"text/plain": str})}
 READY: Final = {
     200: Answer({JSON: Ready}, "Requests are served"),
@@ -63,6 +75,18 @@ OPERATIONS: Final = {
     "POST /v1/messages/count_tokens": Operation(
         answers(TokenCount), (MessagesPrompt,), refusals=(404,), errors=ANTHROPIC
     ),
+    "POST /api/chat": Operation(
+        {200: Answer({JSON: OllamaChatAnswer, LINES: str})}, (OllamaChat,), refusals=(404, 429), errors=OLLAMA
+    ),
+    "POST /api/generate": Operation(
+        {200: Answer({JSON: OllamaGenerateAnswer, LINES: str})}, (OllamaGenerate,), refusals=(404, 429), errors=OLLAMA
+    ),
+    "POST /api/embed": Operation(answers(OllamaVectors), (OllamaEmbed,), refusals=(404, 429), errors=OLLAMA),
+    "POST /api/embeddings": Operation(answers(OllamaVector), (OllamaEmbedding,), refusals=(404, 429), errors=OLLAMA),
+    "GET /api/tags": Operation(answers(OllamaModels), errors=OLLAMA),
+    "GET /api/ps": Operation(answers(RunningModels), errors=OLLAMA),
+    "POST /api/show": Operation(answers(OllamaShown), (Show,), refusals=(404,), errors=OLLAMA),
+    "GET /api/version": Operation(answers(OllamaVersion), errors=OLLAMA),
     "POST /v1/files": Operation(answers(FileObject), form=FILE_FORM, refusals=(507,)),
     "GET /v1/files": Operation(answers(FileList)),
     "GET /v1/files/{file_id}": Operation(answers(FileObject)),

@@ -60,6 +60,12 @@ def messages_error_schema() -> dict[str, Any]:
     return {"type": "object", "required": list(properties), "properties": properties, "additionalProperties": False}
 
 
+def ollama_error_schema() -> dict[str, Any]:
+    """The body of errors of Ollama's API."""
+    properties = {"error": FIELDS["message"]}
+    return {"type": "object", "required": ["error"], "properties": properties, "additionalProperties": False}
+
+
 def refusal(status: int, errors: ErrorAnswer = OPENAI) -> dict[str, Any]:
     """The response object of one status, ours."""
     status = errors.statuses.get(status, status)
