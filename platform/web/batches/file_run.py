@@ -15,6 +15,7 @@ from loraplex.registry.database.tables import DEFAULT_TENANT
 
 from ..access.caller import Caller
 from ..access.permissions import Permission
+from ..settings.settings import Settings
 from ..state import State
 from .batches_api import ENDPOINTS
 from .gate import Gate
@@ -28,7 +29,7 @@ OFFLINE: Final = Caller(DEFAULT_TENANT, "cli", frozenset({Permission.INFERENCE})
 
 def check_file(path: Path, state: State) -> int:
     """Its lines. ValueError says what is wrong with the file as a whole."""
-    verdict = check_lines(_lines(path, state), most_lines=1 << 62)
+    verdict = check_lines(_lines(path, state.settings), most_lines=1 << 62)
     if verdict.errors:
         more = len(verdict.errors) - 1
         raise ValueError(f"{path}: {verdict.errors[0].message}" + (f" ({more} more lines are wrong)" if more else ""))
@@ -56,7 +57,7 @@ async def run_file(
                 told[record.succeeded] += 1
                 on_line(record.succeeded)
 
-            blocks = blocks_of(_lines(source, state))
+            blocks = blocks_of(_lines(source, state.settings))
             while block := await asyncio.to_thread(next, blocks, None):
                 for line in block:
                     while len(running) >= at_once * AHEAD:
@@ -76,5 +77,5 @@ async def run_file(
     return told
 
 
-def _lines(path: Path, state: State) -> Iterator[Line]:
-    return read_lines(path, ENDPOINTS, int(state.settings.max_body_bytes))
+def _lines(path: Path, settings: Settings) -> Iterator[Line]:
+    return read_lines(path, ENDPOINTS, int(settings.max_body_bytes))

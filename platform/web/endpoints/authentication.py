@@ -33,6 +33,10 @@ from ..settings.loopback import is_loopback
 from ..settings.running_server import ACTOR
 
 if TYPE_CHECKING:
+    from loraplex.registry.registry import Registry
+
+    from ..access.sessions import Sessions
+    from ..settings.settings import Settings
     from ..state import State
 
 TENANT: Final = "tenant"
@@ -61,7 +65,7 @@ async def guard(request: Request) -> None:
     page knows the caller too."""
     state: State = request.app.state.loraplex
     needed = request.app.state.access.get(id(request.scope["route"]), Permission.ADMIN)
-    if needed == PUBLIC or (needed == MONITORING and _is_local(request, state)):
+    if needed == PUBLIC or (needed == MONITORING and _is_local(request, state.settings)):
         return
     caller = request.state.caller = await _caller(request, state, needed)
     tell_known(request.scope)
@@ -70,7 +74,7 @@ async def guard(request: Request) -> None:
         raise _lacking(caller, needed, request.scope["route"].path)
     if caller.only is not None and needed != Permission.INFERENCE:
         _check_adapter(request, caller.only)
-    request.state.caller = _in_named_tenant(caller, request.query_params.get(TENANT, ""), state)
+    request.state.caller = _in_named_tenant(caller, request.query_params.get(TENANT, ""), state.registry)
 
 
 async def _caller(request: Request, state: "State", needed: str) -> Caller:
@@ -78,25 +82,25 @@ async def _caller(request: Request, state: "State", needed: str) -> Caller:
     try:
         return await identify(request, state)
     except ApiError as error:
-        if error.status != 401 or needed != Permission.INFERENCE or not _is_open_to(request, state):
+        if error.status != 401 or needed != Permission.INFERENCE or not _is_open_to(request, state.settings):
             raise
         return ANYONE
 
 
-def _is_open_to(request: Request, state: "State") -> bool:
+def _is_open_to(request: Request, settings: "Settings") -> bool:
     """Not to pages of elsewhere: a browser names them, and knows this machine by their host."""
     host = request.url.hostname or ""
     origin = request.headers.get("origin")
     is_own_page = origin is None or origin.partition("://")[2] == request.headers.get("host")
-    return state.settings.no_api_key and is_loopback(client_address(request)) and is_loopback(host) and is_own_page
+    return settings.no_api_key and is_loopback(client_address(request)) and is_loopback(host) and is_own_page
 
 
-def _in_named_tenant(caller: Caller, tenant: str, state: "State") -> Caller:
+def _in_named_tenant(caller: Caller, tenant: str, registry: "Registry") -> Caller:
     """Whose things are meant: the caller's own, or for the operator those of the tenant that the query names. ApiError
     404 for all others alike."""
     if tenant in ("", caller.tenant):
         return caller
-    if caller.allows(Permission.OPERATE) and tenant in state.registry.snapshots.current.tenants:
+    if caller.allows(Permission.OPERATE) and tenant in registry.snapshots.current.tenants:
         return caller.acting_for(tenant)
     raise not_found(f"There is no tenant {tenant[:80]!a}.", TENANT, "tenant_not_found")
 
@@ -137,7 +141,7 @@ async def identify(request: Request, state: "State") -> Caller:
     if token is not None:
         return _by_key(token, state)
     if COOKIE in request.cookies:
-        return await _by_session(request, state)
+        return await _by_session(request, state.sessions)
     raise unauthorized("No API key was sent. Send one in the header: authorization: Bearer YOUR_KEY")
 
 
@@ -169,9 +173,9 @@ def _by_key(token: str, state: "State") -> Caller:
     return Caller(key.tenant, f"key:{key.prefix}", permissions, only=key.adapters, quota=key.quota)
 
 
-async def _by_session(request: Request, state: "State") -> Caller:
+async def _by_session(request: Request, sessions: "Sessions") -> Caller:
     try:
-        session = await asyncio.to_thread(state.sessions.read, request.cookies[COOKIE])
+        session = await asyncio.to_thread(sessions.read, request.cookies[COOKIE])
     except AWAY as error:
         raise overloaded(f"Logins cannot be checked: {fault_of(error)}. Try again in a moment.", 5) from None
     if session is None:
@@ -212,5 +216,5 @@ async def _check_csrf(request: Request, session: Session) -> None:
         raise forbidden("The CSRF token is missing or wrong. Reload the page and try again.")
 
 
-def _is_local(request: Request, state: "State") -> bool:
-    return state.settings.public_metrics and client_address(request) in LOOPBACK
+def _is_local(request: Request, settings: "Settings") -> bool:
+    return settings.public_metrics and client_address(request) in LOOPBACK

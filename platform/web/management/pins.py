@@ -10,6 +10,8 @@ from ..http.errors import ApiError, overloaded
 from ..units import size_words
 
 if TYPE_CHECKING:
+    from loraplex.registry.registry import Registry
+
     from ..state import State
 
 SHARE: Final = 0.5
@@ -25,7 +27,7 @@ def check_pin(state: "State", tenant: str, reference: str) -> None:
     if status is None or info is None:
         raise overloaded("The engine is not running, so pins cannot be checked. Try again in a moment.")
     known = {adapter.digest: adapter.bytes for adapter in status.adapters}
-    pinned = _pinned_with(state, tenant, reference)
+    pinned = _pinned_with(state.registry, tenant, reference)
     held = sum(known.get(it.digest) or it.parameters * BYTES_A_PARAMETER for it in pinned.values())
     memory, slots = int(SHARE * info.adapter_memory), int(SHARE * info.max_loaded_adapters)
     if held > memory or len(pinned) > slots:
@@ -39,12 +41,12 @@ def check_pin(state: "State", tenant: str, reference: str) -> None:
         )
 
 
-def _pinned_with(state: "State", tenant: str, reference: str) -> dict[str, Version]:
+def _pinned_with(registry: "Registry", tenant: str, reference: str) -> dict[str, Version]:
     """By digest, what is pinned when `reference` is too; an unknown one adds nothing."""
     parsed = parse_reference(reference)
     return {
         version.digest: version
-        for adapter in state.registry.snapshots.current.of_tenant(tenant)
+        for adapter in registry.snapshots.current.of_tenant(tenant)
         for version in adapter.versions
         if adapter.pins(version) or (adapter.name == parsed.name and _means(adapter, parsed.selector, version))
     }

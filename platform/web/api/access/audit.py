@@ -10,7 +10,7 @@ from starlette.responses import Response
 from loraplex.registry.audit import NOT_IN_CHAIN
 
 from ...access.permissions import Permission
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, RegistryOf, StateOf
 from ..answers import chain_json, entry_json
 from ..audit_file import Format
 from .audit_export import export
@@ -45,6 +45,6 @@ async def get_audit(
 
 
 @router.get("/api/v1/audit/export")
-async def export_audit(state: StateOf, wanted: Wanted, format: Format = "csv") -> Response:
+async def export_audit(registry: RegistryOf, wanted: Wanted, format: Format = "csv") -> Response:
     """All rows that are wanted, by the same filters, newest first, as a file."""
-    return export(state.registry.audit, wanted, format)
+    return export(registry.audit, wanted, format)

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from loraplex.registry.access.quotas import OPEN, Quota
 from loraplex.registry.access.scopes import INFERENCE
 
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, RegistryOf, StateOf
 from ...http.errors import invalid
 from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
@@ -44,8 +44,8 @@ class KeyChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @router.get("/api/v1/keys")
-async def list_keys(state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    keys = await asyncio.to_thread(state.registry.keys.list, caller.tenant)
+async def list_keys(registry: RegistryOf, caller: CallerOf) -> dict[str, Any]:
+    keys = await asyncio.to_thread(registry.keys.list, caller.tenant)
     return {"data": [key_json(key) for key in keys]}
 
 
@@ -70,9 +70,9 @@ async def create_key(request: Request, state: StateOf, caller: CallerOf) -> Resp
 
 
 @router.get("/api/v1/keys/{prefix}")
-async def get_key(prefix: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+async def get_key(prefix: str, registry: RegistryOf, caller: CallerOf) -> dict[str, Any]:
     with as_api_error():
-        return key_json(await asyncio.to_thread(state.registry.keys.get, prefix, caller.tenant))
+        return key_json(await asyncio.to_thread(registry.keys.get, prefix, caller.tenant))
 
 
 @router.patch("/api/v1/keys/{prefix}")

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from loraplex.registry.access.quotas import OPEN, Quota, check_quota
 
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, RegistryOf, StateOf
 from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
 from ...management.changes import apply_change
@@ -31,9 +31,9 @@ class TenantChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @router.get("/api/v1/tenants")
-async def list_tenants(state: StateOf) -> dict[str, Any]:
+async def list_tenants(registry: RegistryOf) -> dict[str, Any]:
     """All tenants, disabled ones too."""
-    tenants = await asyncio.to_thread(state.registry.tenants.list)
+    tenants = await asyncio.to_thread(registry.tenants.list)
     return {"data": [tenant_json(tenant) for tenant in tenants]}
 
 
@@ -47,9 +47,9 @@ async def create_tenant(request: Request, state: StateOf, caller: CallerOf) -> R
 
 
 @router.get("/api/v1/tenants/{tenant}")
-async def get_tenant(tenant: str, state: StateOf) -> dict[str, Any]:
+async def get_tenant(tenant: str, registry: RegistryOf) -> dict[str, Any]:
     with as_api_error():
-        return tenant_json(await asyncio.to_thread(state.registry.tenants.get, tenant))
+        return tenant_json(await asyncio.to_thread(registry.tenants.get, tenant))
 
 
 @router.patch("/api/v1/tenants/{tenant}")

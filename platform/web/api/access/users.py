@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from loraplex.registry.access.passwords import check_password
 
 from ...endpoints.authentication import client_address
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, RegistryOf, StateOf
 from ...http.errors import ApiError, forbidden
 from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
@@ -62,8 +62,8 @@ async def change_own_password(request: Request, state: StateOf, caller: CallerOf
 
 
 @router.get("/api/v1/users")
-async def list_users(state: StateOf, caller: CallerOf) -> dict[str, Any]:
-    users = await asyncio.to_thread(state.registry.users.list, caller.tenant)
+async def list_users(registry: RegistryOf, caller: CallerOf) -> dict[str, Any]:
+    users = await asyncio.to_thread(registry.users.list, caller.tenant)
     return {"data": [user_json(user) for user in users]}
 
 
@@ -94,8 +94,8 @@ async def change_user(user: str, request: Request, state: StateOf, caller: Calle
 
 
 @router.delete("/api/v1/users/{user}", status_code=204)
-async def remove_user(user: str, state: StateOf, caller: CallerOf) -> Response:
+async def remove_user(user: str, registry: RegistryOf, caller: CallerOf) -> Response:
     """With all sessions."""
     with as_api_error():
-        await asyncio.to_thread(state.registry.users.remove, user, **caller.by)
+        await asyncio.to_thread(registry.users.remove, user, **caller.by)
     return Response(status_code=204)

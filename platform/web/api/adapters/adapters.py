@@ -17,7 +17,7 @@ from loraplex.registry.snapshot import ResolvedAdapter
 
 from ...access.caller import Caller
 from ...access.permissions import Permission
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, RegistryOf, StateOf
 from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
 from ...management.changes import apply_change
@@ -33,6 +33,8 @@ from ..fields import Sha256
 from ..views import adapter_json, fields_of, residency, version_of
 
 if TYPE_CHECKING:
+    from loraplex.registry.registry import Registry
+
     from ...state import State
 
 router = APIRouter(tags=["Adapters"])
@@ -81,10 +83,10 @@ async def get_adapter(name: str, state: StateOf, caller: CallerOf) -> dict[str, 
 
 
 @router.get("/api/v1/adapters/{reference}/report")
-async def get_report(reference: str, state: StateOf, caller: CallerOf) -> Any:
+async def get_report(reference: str, registry: RegistryOf, caller: CallerOf) -> Any:
     """What preflight said of a version: name, name@version or name@alias."""
     with as_api_error():
-        return msgspec.to_builtins(await asyncio.to_thread(state.registry.adapters.report, reference, caller.tenant))
+        return msgspec.to_builtins(await asyncio.to_thread(registry.adapters.report, reference, caller.tenant))
 
 
 @router.post("/api/v1/adapters/{name}/versions")
@@ -113,7 +115,7 @@ async def change_adapter(reference: str, request: Request, state: StateOf, calle
     if change.pinned:
         with as_api_error():
             check_pin(state, caller.tenant, reference)
-    return await changed(state, caller, reference, lambda: _change(state, caller, reference, change))
+    return await changed(state, caller, reference, lambda: _change(state.registry, caller, reference, change))
 
 
 @router.delete("/api/v1/adapters/{reference}", status_code=204)
@@ -130,7 +132,7 @@ async def remove_adapter(reference: str, state: StateOf, caller: CallerOf) -> Re
 async def load_adapter(reference: str, state: StateOf, caller: CallerOf) -> dict[str, str]:
     """Make it resident now; answers when it is."""
     with as_api_error():
-        adapter = _resolved(state, caller, reference)
+        adapter = _resolved(state.registry, caller, reference)
     with as_api_error(names={adapter.digest: reference}):
         await state.reconciler.ensure(adapter)
         await state.engine.load_adapter(adapter.digest)
@@ -142,7 +144,7 @@ async def load_adapter(reference: str, state: StateOf, caller: CallerOf) -> dict
 async def evict_adapter(reference: str, state: StateOf, caller: CallerOf) -> dict[str, str]:
     """Free its memory as soon as no request uses it."""
     with as_api_error():
-        adapter = _resolved(state, caller, reference)
+        adapter = _resolved(state.registry, caller, reference)
     with as_api_error(names={adapter.digest: reference}):
         await state.engine.evict_adapter(adapter.digest)
     await note_move(state, caller, "evict", adapter.name, adapter.version)
@@ -173,8 +175,8 @@ async def changed(state: "State", caller: Caller, reference: str, change: Callab
     return ChangedAdapter.of(adapter, **fields_of(adapter, state), **told).as_json()
 
 
-def _change(state: "State", caller: Caller, reference: str, change: Change) -> Adapter:
-    adapters = state.registry.adapters
+def _change(registry: "Registry", caller: Caller, reference: str, change: Change) -> Adapter:
+    adapters = registry.adapters
     if change.enabled is not None:
         adapters.set_enabled(reference, change.enabled, **caller.by)
     if change.pinned is not None:
@@ -182,9 +184,9 @@ def _change(state: "State", caller: Caller, reference: str, change: Change) -> A
     return adapters.get(reference.partition("@")[0], caller.tenant)
 
 
-def _resolved(state: "State", caller: Caller, reference: str) -> ResolvedAdapter:
+def _resolved(registry: "Registry", caller: Caller, reference: str) -> ResolvedAdapter:
     """The adapter that the reference means, which must not be the base model."""
-    adapter = state.registry.snapshots.current.resolve(reference, caller.tenant)
+    adapter = registry.snapshots.current.resolve(reference, caller.tenant)
     if adapter is None:
         raise InvalidName(f"'{reference}' is the base model, which is always loaded. Name an adapter instead.")
     return adapter

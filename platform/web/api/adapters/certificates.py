@@ -10,7 +10,7 @@ from starlette.responses import Response
 from loraplex.registry.certificates.certificates import Subject
 
 from ...access.caller import Caller
-from ...endpoints.dependencies import CallerOf, StateOf
+from ...endpoints.dependencies import CallerOf, RegistryOf, StateOf
 from ...http.json_body import convert, read_json
 from ...http.refusals import as_api_error
 from ...management.changes import apply_change
@@ -53,10 +53,10 @@ async def certify_base(state: StateOf, caller: CallerOf, response: Response, ane
 
 
 @router.get("/api/v1/adapters/{name}/prompts", tags=["Adapters"])
-async def get_prompts(name: str, state: StateOf, caller: CallerOf) -> dict[str, Any]:
+async def get_prompts(name: str, registry: RegistryOf, caller: CallerOf) -> dict[str, Any]:
     """What its certificates are measured on; null: generated prompts."""
     with as_api_error():
-        return {"prompts": await asyncio.to_thread(state.registry.adapters.prompts, name, caller.tenant)}
+        return {"prompts": await asyncio.to_thread(registry.adapters.prompts, name, caller.tenant)}
 
 
 @router.put("/api/v1/adapters/{name}/prompts", tags=["Adapters"])

@@ -23,6 +23,7 @@ from loraplex.registry.errors import (
     UploadTooLarge,
 )
 from loraplex.registry.names import DEFAULT
+from loraplex.registry.registry import Registry
 
 from ...access.caller import Caller
 from ...adapters.engine_door import require_ready
@@ -65,7 +66,7 @@ async def load_adapter(state: State, caller: Caller, order: LoadOrder) -> None:
         hold = state.uploads.hold(caller.tenant, caller.actor, stays=is_folder(order.lora_path))
         with _refusals_explained(order), hold as slot:
             await state.reconciler.reconcile()
-            _check_name(state, caller, order)
+            _check_name(state.registry, caller, order)
             files = await fetch_adapter(order.lora_path, state.settings, state.registry.store, slot)
             digests = {file: blob.sha256 for file, blob in files.items()}
             for digest in digests.values():
@@ -102,10 +103,10 @@ def _check_order(order: LoadOrder) -> None:
         raise _refusal(WRONG_INPUT, problem)
 
 
-def _check_name(state: State, caller: Caller, order: LoadOrder) -> None:
+def _check_name(registry: Registry, caller: Caller, order: LoadOrder) -> None:
     """A name that serves is only loaded again in place; one that an operator has disabled stays so."""
-    name, snapshot = order.lora_name, state.registry.snapshots.current
-    state.registry.adapters.check_name(name)
+    name, snapshot = order.lora_name, registry.snapshots.current
+    registry.adapters.check_name(name)
     adapter = snapshot.adapters.get(caller.tenant, {}).get(name)
     if adapter is not None and not adapter.enabled:
         raise _refusal(WRONG_INPUT, f"The lora adapter '{name}' is disabled. Enable it in the dashboard, or unload it.")

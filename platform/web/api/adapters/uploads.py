@@ -24,7 +24,7 @@ from ...sources.fetch import MAX_CONFIG_BYTES
 from ..fields import Sha256
 
 if TYPE_CHECKING:
-    from ...state import State
+    pass
 
 DIGEST_HEADER = "x-content-sha256"
 
@@ -66,7 +66,7 @@ class Received(msgspec.Struct, frozen=True, kw_only=True):
 async def put_file(name: str, filename: str, request: Request, state: StateOf, caller: CallerOf) -> Any:
     """Receive one file, or with `content-range` the rest of it. It becomes part of an adapter when a version is made of
     it. Bytes that this tenant has sent before need not come again."""
-    limit, declared = _limit(filename, state), _declared(request)
+    limit, declared = _limit(filename, state.settings), _declared(request)
     with as_api_error():
         state.registry.adapters.check_name(name)
         check_sha256(declared.sha256)
@@ -87,7 +87,7 @@ async def put_file(name: str, filename: str, request: Request, state: StateOf, c
 async def get_received(name: str, filename: str, size: Size, request: Request, state: StateOf, caller: CallerOf) -> Any:
     """How much of a file of `size` bytes and the SHA-256 in x-content-sha256 is here; a PUT may go on from there."""
     sha256, incoming = _sha256(request), state.registry.store.incoming
-    _limit(filename, state)
+    _limit(filename, state.settings)
     with as_api_error():
         state.registry.adapters.check_name(name)
         check_sha256(sha256)
@@ -122,8 +122,8 @@ async def _receive(
         return await asyncio.to_thread(incoming.finish)
 
 
-def _limit(filename: str, state: "State") -> int:
-    limits = {CONFIG_FILE: MAX_CONFIG_BYTES, WEIGHTS_FILE: int(state.settings.max_adapter_bytes), **TOKENIZER_LIMITS}
+def _limit(filename: str, settings: "Settings") -> int:
+    limits = {CONFIG_FILE: MAX_CONFIG_BYTES, WEIGHTS_FILE: int(settings.max_adapter_bytes), **TOKENIZER_LIMITS}
     if filename not in limits:
         optional = ", ".join(TOKENIZER_LIMITS)
         message = f"An adapter's files are {CONFIG_FILE}, {WEIGHTS_FILE} and optionally {optional}"

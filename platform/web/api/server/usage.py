@@ -11,7 +11,7 @@ from loraplex.registry.errors import InvalidQuery
 from loraplex.registry.usage.usage import usage_query
 
 from ...access.permissions import Permission
-from ...endpoints.dependencies import CallerOf, FirstDay, StateOf
+from ...endpoints.dependencies import CallerOf, FirstDay, RegistryOf
 from ...http.errors import forbidden, invalid
 from ...usage.usage_csv import csv_head, csv_rows, total_of, versions_for, with_versions
 
@@ -23,7 +23,7 @@ router = APIRouter(tags=["Usage"])
 
 @router.get("/api/v1/usage")
 async def get_usage(
-    state: StateOf,
+    registry: RegistryOf,
     caller: CallerOf,
     first: FirstDay = "",
     to: str = "",
@@ -47,8 +47,8 @@ async def get_usage(
         raise invalid(str(error), error.field) from None
     if caller.only is not None:
         query = replace(query, actor=caller.actor)
-    found = await asyncio.to_thread(state.registry.usage.sums, query, limit + 1)
-    rows = with_versions(found, await asyncio.to_thread(versions_for, state.registry.usage, query))
+    found = await asyncio.to_thread(registry.usage.sums, query, limit + 1)
+    rows = with_versions(found, await asyncio.to_thread(versions_for, registry.usage, query))
     if len(rows) > limit:
         raise invalid(f"The report has more than {limit:,} rows. Ask for fewer days, one key or one adapter.", "from")
     if format == "csv":

@@ -9,8 +9,12 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from loraplex.registry.registry import Registry
+
+from ...adapters.engine_door import EngineDoor
 from ...observability.engine_memory import memory_words
 from ...observability.kv_cache import dtype_words, tokens
+from ...settings.settings import Settings
 from ...state import State
 from .demo import example_question
 
@@ -41,19 +45,19 @@ def print_banner(console: Console, state: State, first_start: bool, seconds: flo
 
 def _lines(state: State, login: Login) -> list[str]:
     settings = state.settings
-    adapters = _adapters(state)
+    adapters = _adapters(state.registry)
     more = " …" if len(adapters) > SHOWN_ADAPTERS else ""
     return [
-        f"Dashboard   {_origin(state)}/",
-        f"API         {_origin(state)}/v1",
+        f"Dashboard   {_origin(state.settings)}/",
+        f"API         {_origin(state.settings)}/v1",
         f"Login       {state.credentials.admin_user} / {login.password}",
         f"Key         {login.key}",
         f"Kept in     {settings.data_dir / 'credentials.json'}",
         f"Models      {', '.join([state.base.name, *adapters[:SHOWN_ADAPTERS]])}{more}",
-        f"KV cache    {_cache_words(state)}",
-        *_memory_line(state),
-        *_scales_line(state),
-        *_quantization_line(state),
+        f"KV cache    {_cache_words(state.engine)}",
+        *_memory_line(state.engine),
+        *_scales_line(state.engine),
+        *_quantization_line(state.engine),
     ]
 
 
@@ -72,39 +76,39 @@ def _words(secret: str | None, shown: bool) -> str:
 
 
 def _curl(state: State, login: Login) -> str:
-    model = next(iter(_adapters(state)), state.base.name)
+    model = next(iter(_adapters(state.registry)), state.base.name)
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": example_question(model)}]})
     key = "YOUR_KEY" if login.key.startswith("(") else login.key
     return (
-        f"curl {_origin(state)}/v1/chat/completions -H 'Content-Type: application/json' "
+        f"curl {_origin(state.settings)}/v1/chat/completions -H 'Content-Type: application/json' "
         f"-H 'Authorization: Bearer {key}' -d {shlex.quote(body)}"
     )
 
 
-def _origin(state: State) -> str:
-    host = state.settings.host
-    return f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{state.settings.port}"
+def _origin(settings: Settings) -> str:
+    host = settings.host
+    return f"http://{'localhost' if host in ('0.0.0.0', '::') else host}:{settings.port}"
 
 
-def _adapters(state: State) -> list[str]:
-    return [adapter.name for adapter, _ in state.registry.snapshots.current.servable()]
+def _adapters(registry: Registry) -> list[str]:
+    return [adapter.name for adapter, _ in registry.snapshots.current.servable()]
 
 
-def _quantization_line(state: State) -> list[str]:
-    info = state.engine.info
+def _quantization_line(engine: EngineDoor) -> list[str]:
+    info = engine.info
     return [f"Weights     {info.quantization}"] if info is not None and info.quantization else []
 
 
-def _memory_line(state: State) -> list[str]:
-    info = state.engine.info
+def _memory_line(engine: EngineDoor) -> list[str]:
+    info = engine.info
     return [] if info is None else [f"Memory      {memory_words(info)}"]
 
 
-def _scales_line(state: State) -> list[str]:
-    info = state.engine.info
+def _scales_line(engine: EngineDoor) -> list[str]:
+    info = engine.info
     return [f"KV scales   {info.kv_cache_scales}"] if info is not None and info.kv_cache_scales else []
 
 
-def _cache_words(state: State) -> str:
-    info = state.engine.info
+def _cache_words(engine: EngineDoor) -> str:
+    info = engine.info
     return "" if info is None else f"{tokens(info):,} tokens in {dtype_words(info)} on {info.device}"
