@@ -23,12 +23,10 @@ from sqlalchemy.orm import Session
 
 from ..database.database import Database
 from ..database.tables import OpenRequest, Tenant, UsageDay, UsageRow, UsageWriter, utc_now
+from .sums import UsageCounts
 from .writers import WriterLock, is_gone, sweep_locks
 
-COUNTS: Final = (
-    *("requests", "errors", "unknown", "prompt_tokens", "cached_tokens", "completion_tokens"),
-    "unknown_tokens",
-)
+COUNTS: Final = UsageCounts.__struct_fields__
 KEY: Final = ("tenant_id", "day", "hour", "actor", "adapter_digest", "adapter_name")
 DAY_KEY: Final = tuple(name for name in KEY if name != "hour")
 BEAT: Final = timedelta(seconds=10)

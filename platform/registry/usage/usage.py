@@ -14,6 +14,7 @@ from ..database.database import Database
 from ..database.tables import DEFAULT_TENANT, Adapter, AdapterVersion, Tenant, UsageDay, UsageRow, utc_now
 from ..errors import InvalidQuery
 from .ledger import COUNTS, DAY_KEY, KEY
+from .sums import UsageCounts, UsageSum, total_of
 
 DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 GROUPS: Final = {
@@ -67,23 +68,21 @@ class UsageQuery:
 class UsageTable:
     """The first rows of `sums`, whether they are all, and what all of them come to."""
 
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[UsageSum]
     whole: bool
-    total: Mapping[str, int]
+    total: UsageCounts
 
 
 class Usage:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def sums(
-        self, query: UsageQuery, most: int | None = None, largest_first: bool = False
-    ) -> Sequence[Mapping[str, Any]]:
+    def sums(self, query: UsageQuery, most: int | None = None, largest_first: bool = False) -> Sequence[UsageSum]:
         """The columns of `by` and the counts of the ledger, newest day first, or those with most tokens; at most `most`
         rows."""
         statement, _ = _sums(query, most, largest_first)
         with self._database.read() as session:
-            return _counted(session.execute(statement).mappings())
+            return [UsageSum(**row) for row in _counted(session.execute(statement).mappings())]
 
     def table(self, query: UsageQuery, most: int, largest_first: bool = False) -> UsageTable:
         """At most `most` rows of `sums`, and the sum of all."""
@@ -94,17 +93,11 @@ class Usage:
             statement = statement.add_columns(*totals)
         with self._database.read() as session:
             rows = _counted(session.execute(statement).mappings())
-        total: Mapping[str, int]
-        whole = len(rows) <= most
-        if whole:
-            total = {name: sum(row[name] for row in rows) for name in COUNTS}
-        elif each_its_own:
-            [total] = self.sums(replace(query, by=()))
-        else:
-            total = {name: rows[0][TOTAL + name] for name in COUNTS}
-        return UsageTable(
-            [{name: row[name] for name in row if not name.startswith(TOTAL)} for row in rows[:most]], whole, total
-        )
+        whole, total = len(rows) <= most, None if each_its_own else _total_in(rows)
+        found = [UsageSum(**{name: row[name] for name in row if not name.startswith(TOTAL)}) for row in rows]
+        if total is None:
+            total = total_of(found) if whole else total_of(self.sums(replace(query, by=())))
+        return UsageTable(found[:most], whole, total)
 
     def days(self, query: UsageQuery) -> Sequence[str]:
         """Those on which something was used, newest first."""
@@ -177,6 +170,11 @@ def _sums(query: UsageQuery, most: int | None, largest_first: bool) -> tuple[Sel
     if largest_first:
         order.insert(0, tokens.desc())
     return statement.order_by(*order).limit(most), each_its_own
+
+
+def _total_in(rows: Sequence[Mapping[str, Any]]) -> UsageCounts:
+    """Each row has it."""
+    return UsageCounts(**{name: rows[0][TOTAL + name] for name in COUNTS}) if rows else UsageCounts()
 
 
 def _counted(rows: Iterable[RowMapping]) -> Sequence[dict[str, Any]]:

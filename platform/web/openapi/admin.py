@@ -28,6 +28,7 @@ from ..api.answers import (
 )
 from ..api.fields import SHA256
 from ..api.server.engine import Engine
+from ..api.server.usage import UsageSums
 from .admin_answers import (
     AdapterList,
     AuditLog,
@@ -39,7 +40,6 @@ from .admin_answers import (
     RouteList,
     SettingList,
     TenantList,
-    UsageSums,
     UserList,
 )
 from .operation import JSON, NOTHING, Answer, Header, Operation, answers

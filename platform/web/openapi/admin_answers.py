@@ -57,32 +57,6 @@ class TenantList(TypedDict):
     data: list[Tenant]
 
 
-class Counts(TypedDict):
-    requests: int
-    errors: int
-    unknown: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    unknown_tokens: int
-
-
-class UsageRow(Counts):
-    """With the columns that were asked to be told apart."""
-
-    day: NotRequired[str]
-    hour: NotRequired[int]
-    actor: NotRequired[str]
-    adapter_name: NotRequired[str]
-    adapter_version: NotRequired[int | None]
-    adapter_digest: NotRequired[str]
-
-
-class UsageSums(TypedDict):
-    data: list[UsageRow]
-    total: Counts
-
-
 class AuditLog(TypedDict):
     data: list[AuditEntry]
     chain: NotRequired[Chain]

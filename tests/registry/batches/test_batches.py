@@ -48,7 +48,7 @@ def record(line: int, succeeded: bool = True) -> bytes:
 def booked(registry: Registry) -> tuple[int, int]:
     """Requests and tokens in the usage ledger."""
     [row] = registry.usage.sums(UsageQuery(by=()))
-    return row["requests"], row["prompt_tokens"] + row["completion_tokens"]
+    return row.requests, row.tokens
 
 
 def test_what_a_tenant_keeps_is_its_own(registry: Registry) -> None:

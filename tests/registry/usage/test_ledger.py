@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from alembic import command
 from alembic.config import Config
@@ -18,6 +19,7 @@ from loraplex.registry.database.database import open_engine
 from loraplex.registry.database.migrate import FOLDER, upgrade
 from loraplex.registry.registry import Registry
 from loraplex.registry.usage.ledger import COUNTS, Account, Ledger, OpenEntry
+from loraplex.registry.usage.sums import UsageCounts, total_of
 from loraplex.registry.usage.usage import HourOfUse, UsageQuery
 
 from ..helpers import BASE as BASE_MODEL
@@ -63,7 +65,7 @@ def serve(ledger: Ledger, account: Account, times: int = 1) -> None:
 
 def total(registry: Registry) -> dict[str, Any]:
     [sums] = registry.usage.sums(ALL)
-    return {name: count for name, count in sums.items() if count}
+    return {name: count for name, count in msgspec.to_builtins(sums).items() if count}
 
 
 def kill(ledger: Ledger) -> None:
@@ -101,12 +103,12 @@ def test_requests_are_booked_by_hour_key_and_version(registry: Registry, ledger:
     whole = {"requests": 3, "errors": 1, "prompt_tokens": 30, "cached_tokens": 12, "completion_tokens": 15}
     assert total(registry) == whole
     rows = registry.usage.sums(UsageQuery(by=("hour", "key", "adapter")))
-    places = [(row["day"], row["hour"], row["actor"], row["adapter_name"], row["requests"]) for row in rows]
+    places = [(row.day, row.hour, row.actor, row.adapter_name, row.requests) for row in rows]
     assert places == [
         ("2026-11-23", 1, "user:admin", "demo", 1),
         ("2026-11-22", 12, "key:0123456789ab", "sql", 2),
     ]
-    assert {row["adapter_digest"] for row in rows} == {"", "d" * 64}
+    assert {row.adapter_digest for row in rows} == {"", "d" * 64}
     for query, requests in (
         (UsageQuery(first="2026-11-23", by=()), 1),
         (UsageQuery(last="2026-11-22", by=()), 2),
@@ -114,7 +116,7 @@ def test_requests_are_booked_by_hour_key_and_version(registry: Registry, ledger:
         (UsageQuery(actor="user:admin", by=()), 1),
         (UsageQuery(tenant="other", by=()), 0),
     ):
-        assert registry.usage.sums(query)[0]["requests"] == requests, query
+        assert registry.usage.sums(query)[0].requests == requests, query
     assert registry.usage.tokens_of_day("2026-11-22") == {("default", "key:0123456789ab"): 30}
 
 
@@ -261,30 +263,25 @@ def test_days_are_the_sums_of_their_hours_also_of_before_there_were_days(
     by_hour = registry.usage.sums(UsageQuery(by=("hour", "key", "adapter")))
     by_day = registry.usage.sums(UsageQuery(by=("day", "key", "adapter")))
     assert len(by_hour) == 4
-    assert [(row["day"], row["actor"], row["requests"]) for row in by_day] == [
+    assert [(row.day, row.actor, row.requests) for row in by_day] == [
         ("2026-11-23", SQL.actor, 2),
         ("2026-11-22", SQL.actor, 1),
         ("2026-11-22", BASE.actor, 1),
     ]
     for name in COUNTS:
-        assert sum(row[name] for row in by_day) == sum(row[name] for row in by_hour), name
+        assert sum(getattr(row, name) for row in by_day) == sum(getattr(row, name) for row in by_hour), name
     assert registry.usage.days(UsageQuery()) == ["2026-11-23", "2026-11-22"]
     heaviest = registry.usage.sums(UsageQuery(), largest_first=True)
-    assert [tokens_of(row) for row in heaviest] == sorted(map(tokens_of, by_day), reverse=True)
+    assert [row.tokens for row in heaviest] == sorted((row.tokens for row in by_day), reverse=True)
     largest = registry.usage.sums(UsageQuery(by=("key",)), 1, largest_first=True)
-    assert [row["actor"] for row in largest] == [SQL.actor]
+    assert [row.actor for row in largest] == [SQL.actor]
     for by in ((), ("key",), ("day",), ("day", "key", "adapter"), ("hour", "key", "adapter")):
         query = UsageQuery(by=by)
         [total], rows = registry.usage.sums(UsageQuery(by=())), registry.usage.sums(query, largest_first=True)
         for most in (1, 2, 4):
             table = registry.usage.table(query, most, largest_first=True)
             assert (table.rows, table.whole) == (rows[:most], len(rows) <= most), (by, most)
-            assert table.total == total, (by, most)
+            assert table.total == total_of([total]), (by, most)
     nothing = registry.usage.table(UsageQuery(adapter="nobody", by=("key",)), 1)
-    assert (nothing.rows, nothing.whole, set(nothing.total.values())) == ([], True, {0})
+    assert (nothing.rows, nothing.whole, nothing.total) == ([], True, UsageCounts())
     registry.close()
-
-
-def tokens_of(row: Mapping[str, Any]) -> int:
-    tokens: int = row["prompt_tokens"] + row["completion_tokens"] + row["unknown_tokens"]
-    return tokens

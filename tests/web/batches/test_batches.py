@@ -231,8 +231,8 @@ async def test_lines_run_behind_everything_else_and_count_as_the_keys_requests(
     assert batch["status"] == "completed"
     assert {request.priority for request in engine.requests} == {LAST}
     [row] = state.registry.usage.sums(UsageQuery(by=("key",)))
-    assert (row["requests"], row["errors"], row["completion_tokens"]) == (3, 0, 12)
-    assert row["prompt_tokens"] == batch["usage"]["input_tokens"]
+    assert (row.requests, row.errors, row.completion_tokens) == (3, 0, 12)
+    assert row.prompt_tokens == batch["usage"]["input_tokens"]
     await client.post(COMPLETIONS, json=prompt(9))
     assert engine.requests[-1].priority == 0
 
@@ -342,7 +342,7 @@ async def test_a_server_that_stops_leaves_the_batch_to_the_next(
         assert (await results(client, batch, "output")).keys() == {str(number) for number in range(60)}
         assert isinstance(again.engine, FakeEngine) and len(again.engine.requests) < 60
     [row] = again.registry.usage.sums(UsageQuery(by=()))
-    assert (row["requests"], row["unknown"], row["completion_tokens"]) == (60, 0, 240)
+    assert (row.requests, row.unknown, row.completion_tokens) == (60, 0, 240)
     assert not [*again.registry.store.batches.iterdir()]
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 
 from loraplex.registry.access.quotas import Quota
+from loraplex.registry.usage.sums import total_of
 from loraplex.registry.usage.usage import UsageQuery
 from loraplex.web.quotas.quotas import Quotas
 from loraplex.web.quotas.rate_limits import span
@@ -59,7 +61,7 @@ async def complete(client: httpx.AsyncClient, headers: Headers, **fields: Any) -
 
 def sums(state: State) -> dict[str, Any]:
     state.quotas.ledger.flush()
-    return dict(state.registry.usage.sums(UsageQuery(by=()))[0])
+    return msgspec.structs.asdict(total_of(state.registry.usage.sums(UsageQuery(by=()))))
 
 
 def nothing_is_held(state: State) -> bool:

@@ -64,9 +64,9 @@ async def index(request: Request, registry: RegistryOf, caller: CallerOf, asked:
         heads=heads(query.by),
         lines=usage_lines(registry.snapshots, query, table.rows, total, names),
         whole=table.whole,
-        total={name: f"{total[name]:,}" for name in COUNTS},
-        any=total["requests"] > 0,
-        cached_share=percent_words(total["cached_tokens"] / max(1, total["prompt_tokens"]), 0),
+        total={name: f"{getattr(total, name):,}" for name in COUNTS},
+        any=total.requests > 0,
+        cached_share=percent_words(total.cached_tokens / max(1, total.prompt_tokens), 0),
         unknown=unknown_words(total),
         hourly=is_hourly(query),
         names=names,
@@ -101,7 +101,7 @@ async def _csv(usage: Usage, query: UsageQuery) -> AsyncIterator[str]:
     for day in days:
         of_day = replace(query, first=day, last=day) if day else query
         rows = await asyncio.to_thread(usage.sums, of_day)
-        yield csv_rows(with_versions(rows, versions), query)
+        yield csv_rows(with_versions(rows, query, versions), query)
 
 
 def _query(tenant: str, asked: Mapping[str, str], by: str) -> UsageQuery:

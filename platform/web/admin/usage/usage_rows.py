@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from loraplex.registry.snapshot import Snapshots
 from loraplex.registry.usage.ledger import COUNTS
+from loraplex.registry.usage.sums import UsageCounts, UsageSum
 from loraplex.registry.usage.usage import SHADOW, UsageQuery, columns_of
 
 from ...units import count_words
@@ -54,30 +55,25 @@ def heads(by: Sequence[str]) -> list[str]:
 def usage_lines(
     snapshots: Snapshots,
     query: UsageQuery,
-    rows: Sequence[Mapping[str, Any]],
-    total: Mapping[str, int],
+    rows: Sequence[UsageSum],
+    total: UsageCounts,
     names: Mapping[str, str],
 ) -> list[UsageLine]:
     """`names`: prefix -> label, of the keys whose labels may be seen."""
-    versions, all_tokens = version_words(snapshots, query.tenant), tokens_of(total) or 1
+    versions, all_tokens = version_words(snapshots, query.tenant), total.tokens or 1
     return [
         UsageLine(
             cells=tuple(_narrowed(cell, query) for cell in _cells(row, query.by, versions, names)),
-            requests=f"{row['requests']:,}",
-            errors=count_words(row["errors"], "error") if row["errors"] else "",
-            prompt_tokens=f"{row['prompt_tokens']:,}",
-            cached=f"{row['cached_tokens']:,} from cache" if row["cached_tokens"] else "",
-            completion_tokens=f"{row['completion_tokens']:,}",
-            unknown=f"{row['unknown_tokens']:,} unknown" if row["unknown"] else "",
-            share=round(100 * tokens_of(row) / all_tokens, 1),
+            requests=f"{row.requests:,}",
+            errors=count_words(row.errors, "error") if row.errors else "",
+            prompt_tokens=f"{row.prompt_tokens:,}",
+            cached=f"{row.cached_tokens:,} from cache" if row.cached_tokens else "",
+            completion_tokens=f"{row.completion_tokens:,}",
+            unknown=f"{row.unknown_tokens:,} unknown" if row.unknown else "",
+            share=round(100 * row.tokens / all_tokens, 1),
         )
         for row in rows
     ]
-
-
-def tokens_of(row: Mapping[str, Any]) -> int:
-    tokens: int = row["prompt_tokens"] + row["completion_tokens"] + row["unknown_tokens"]
-    return tokens
 
 
 def version_words(snapshots: Snapshots, tenant: str) -> VersionWords:
@@ -86,14 +82,14 @@ def version_words(snapshots: Snapshots, tenant: str) -> VersionWords:
     return {(adapter.name, one.digest): f"version {one.number}" for adapter in adapters for one in adapter.versions}
 
 
-def unknown_words(total: Mapping[str, int]) -> str:
+def unknown_words(total: UsageCounts) -> str:
     """What a crash left behind; empty where nothing was."""
-    if not total["unknown"]:
+    if not total.unknown:
         return ""
-    requests = count_words(total["unknown"], "request")
+    requests = count_words(total.unknown, "request")
     return (
         f"{requests} lost when a server process was killed. Usage is unknown, so the "
-        f"{total['unknown_tokens']:,} tokens reserved are counted instead."
+        f"{total.unknown_tokens:,} tokens reserved are counted instead."
     )
 
 
@@ -101,14 +97,14 @@ def is_hourly(query: UsageQuery) -> bool:
     return (date.fromisoformat(query.last) - date.fromisoformat(query.first)).days < HOURLY_DAYS
 
 
-def chart_points(query: UsageQuery, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+def chart_points(query: UsageQuery, rows: Sequence[UsageSum]) -> dict[str, list[int]]:
     """Counts by day, or by hour: from the first to the last, zeros where nothing was used. `at` in Unix seconds."""
     hourly = is_hourly(query)
     start, days = _moment(query.first), (date.fromisoformat(query.last) - date.fromisoformat(query.first)).days + 1
-    found = {_moment(row["day"]) + timedelta(hours=row.get("hour", 0)): row for row in rows}
+    found = {_moment(str(row.day)) + timedelta(hours=row.hour or 0): row for row in rows}
     hours = range(0, 24 * days, 1 if hourly else 24)
     moments = [start + timedelta(hours=number) for number in hours]
-    points = {name: [found[moment][name] if moment in found else 0 for moment in moments] for name in COUNTS}
+    points = {name: [getattr(found[moment], name) if moment in found else 0 for moment in moments] for name in COUNTS}
     return {"at": [int(moment.timestamp()) for moment in moments], **points}
 
 
@@ -129,18 +125,18 @@ def _narrowed(cell: Cell, query: UsageQuery) -> Cell:
     return Cell(cell.words, cell.note, {**asked_words(query), **cell.query, "by": by})
 
 
-def _cells(row: Mapping[str, Any], by: Sequence[str], versions: VersionWords, names: Mapping[str, str]) -> list[Cell]:
+def _cells(row: UsageSum, by: Sequence[str], versions: VersionWords, names: Mapping[str, str]) -> list[Cell]:
     cells = []
     for column in columns_of(by):
         match column:
             case "day":
-                cells.append(Cell(row["day"], query={"from": row["day"], "to": row["day"]}))
+                cells.append(Cell(str(row.day), query={"from": str(row.day), "to": str(row.day)}))
             case "hour":
-                cells.append(Cell(f"{row['hour']:02}:00"))
+                cells.append(Cell(f"{row.hour:02}:00"))
             case "actor":
-                cells.append(_actor(row["actor"], names))
+                cells.append(_actor(str(row.actor), names))
             case "adapter_name":
-                cells.append(_adapter(row["adapter_name"], row["adapter_digest"], versions))
+                cells.append(_adapter(str(row.adapter_name), str(row.adapter_digest), versions))
     return cells
 
 

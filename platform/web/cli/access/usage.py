@@ -48,7 +48,8 @@ def usage(
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Without counts that are 0 in every row, so that it fits on a screen."""
-    shown = [name for name in rows[0] if name not in COUNTS or any(row[name] for row in rows)]
+    counts = [name for name in COUNTS if any(row[name] for row in rows)]
+    shown = [*(name for name in rows[0] if name not in COUNTS), *counts]
     table = Table(*(name.removesuffix("_tokens").removeprefix("adapter_") for name in shown), box=None)
     for row in rows:
         table.add_row(*(_cell(name, row[name]) for name in shown))

@@ -51,7 +51,7 @@ async def test_answers_are_in_the_files_order_and_as_the_server_gives_them(
     assert rows[-1]["response"]["body"]["error"]["param"] == "max_tokens" and rows[-1]["line"] == 102
     assert {request.priority for request in engine.requests} == {LAST}
     [row] = state.registry.usage.sums(UsageQuery(by=()))
-    assert row["requests"] == len(alone), "nobody is charged for what runs here"
+    assert row.requests == len(alone), "nobody is charged for what runs here"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out")] == ["out"]
 
 
