@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from .pooling.wanted import ModelPooling, Pooling
+from .pooling.wanted import ModelClasses, ModelPooling, Pooling
 from .sampling_params import SamplingParams
 
 MAX_ADAPTERS: Final = 8
@@ -233,6 +233,10 @@ class EngineInfo(Message, kw_only=True):
     pooling: ModelPooling | None = None
     """How its embeddings are made; None: it makes none, for the reason `pooling_refusal`."""
     pooling_refusal: str = ""
+    classes: ModelClasses | None = None
+    """Of a base with a classification head."""
+    why_silent: str = ""
+    """Why it generates no text; empty: it does."""
     quantization: str = ""
     """Of the checkpoint's weights, in words; empty for floats."""
     device_memory: DeviceMemory | None = None

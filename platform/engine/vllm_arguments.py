@@ -165,7 +165,7 @@ ROWS: Final = (
     *arguments(OFF, "set HF_TOKEN to the token", "hf_token"),
     *arguments(("auto", "vllm"), "each served family has an implementation of its own", "model_impl"),
     *arguments(OFF, "the tokenizer is read in any case, for stop strings", switches="skip_tokenizer_init"),
-    *arguments(("auto", "generate", "embed"), _BOTH, "task"),
+    *arguments(("auto", "generate", "embed", "classify", "score"), _BOTH, "task"),
     *arguments(("auto", "generate", "pooling"), _BOTH, "runner"),
     *arguments(("auto", "none", "embed"), _BOTH, "convert"),
     *arguments(NOTHING, "files of the checkpoint say how embeddings are made", "pooler_config override_pooler_config"),

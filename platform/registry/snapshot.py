@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from loraplex.lora.files.manifest import SCORE
+
 from .access.keys import ApiKey, KeyRing, Keys
 from .access.tenants import Tenant, load_tenants
 from .adapters.profiles import ServingProfile, read_profiles
@@ -45,6 +47,8 @@ class ResolvedAdapter:
     """What it adds to the base's tokenizer; None: nothing."""
     size: int
     """Bytes of its weights."""
+    classifies: bool = False
+    """It brings a classification head."""
     profile: ServingProfile | None = None
     """How it is asked where the request does not say."""
     route: Route | None = None
@@ -170,6 +174,7 @@ class Snapshot:
             tokenizer_digest=version.tokenizer_digest,
             profile=self.profiles.get(version.profile_digest),
             size=version.size,
+            classifies=SCORE in version.target_modules,
             route=route,
         )
 

@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from loraplex.engine.offline.lora_request import LoRARequest
     from loraplex.engine.offline.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
     from loraplex.engine.offline.pooling.outputs import (
+        ClassificationOutput,
+        ClassificationRequestOutput,
         EmbeddingOutput,
         EmbeddingRequestOutput,
         PoolingOutput,
         PoolingRequestOutput,
+        ScoringOutput,
+        ScoringRequestOutput,
     )
     from loraplex.engine.offline.pooling.params import PoolingParams
     from loraplex.engine.offline.requests import random_uuid
@@ -41,6 +45,8 @@ __all__ = [
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
     "CompletionOutput",
     "EmbeddingOutput",
     "EmbeddingRequestOutput",
@@ -56,6 +62,8 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "StructuredOutputsParams",
     "VLLMValidationError",
     "__version__",
@@ -70,6 +78,8 @@ _PLACES = {
     "BeamSearchOutput": ("offline.beam_search", "BeamSearchOutput"),
     "BeamSearchParams": ("offline.beam_search", "BeamSearchParams"),
     "BeamSearchSequence": ("offline.beam_search", "BeamSearchSequence"),
+    "ClassificationOutput": ("offline.pooling.outputs", "ClassificationOutput"),
+    "ClassificationRequestOutput": ("offline.pooling.outputs", "ClassificationRequestOutput"),
     "CompletionOutput": ("offline.outputs", "CompletionOutput"),
     "EmbeddingOutput": ("offline.pooling.outputs", "EmbeddingOutput"),
     "EmbeddingRequestOutput": ("offline.pooling.outputs", "EmbeddingRequestOutput"),
@@ -85,6 +95,8 @@ _PLACES = {
     "RequestOutput": ("offline.outputs", "RequestOutput"),
     "RequestOutputKind": ("sampling_params", "RequestOutputKind"),
     "SamplingParams": ("sampling_params", "SamplingParams"),
+    "ScoringOutput": ("offline.pooling.outputs", "ScoringOutput"),
+    "ScoringRequestOutput": ("offline.pooling.outputs", "ScoringRequestOutput"),
     "StructuredOutputsParams": ("structured_outputs", "StructuredOutputs"),
     "VLLMValidationError": ("field_types", "ParameterError"),
 }

@@ -41,6 +41,9 @@ class FakeAdapters:
         assert self.held[digest]
         return self.vocab_sizes.get(digest, 1 << 30)
 
+    def score_head(self, digest: str) -> None:
+        assert self.held[digest]
+
     def invocation_tokens(self, digest: str) -> tuple[int, ...]:
         assert self.held[digest]
         return INVOCATIONS.get(digest, ())

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 from loraplex.engine.constraints.counts import Counts
 from loraplex.engine.ipc.client import AdapterError, EngineState, EngineUnavailable, RequestRejected
-from loraplex.engine.pooling.wanted import ModelPooling
+from loraplex.engine.pooling.wanted import ModelClasses, ModelPooling
 from loraplex.engine.protocol import (
     AdapterSpec,
     AdapterStatus,
@@ -54,6 +54,10 @@ class FakeEngine:
         """Tokens of a request after which nothing more comes of it until this is changed."""
         self.max_queue = 1000
         self.pooling: ModelPooling | None = POOLING
+        self.classes: ModelClasses | None = None
+        self.why_silent = ""
+        self.heads: dict[str, int] = {}
+        """Classes of the heads that adapters bring, by digest."""
         self.registered: dict[str, AdapterSpec] = {}
         self.changing: set[str] = set()
         self.resident: set[str] = set()
@@ -221,6 +225,8 @@ class FakeEngine:
             num_threads=1,
             load_seconds=0.1,
             pooling=self.pooling,
+            classes=self.classes,
+            why_silent=self.why_silent,
             pooling_refusal="" if self.pooling else "modules.json has a module 'Dense'",
         )
         self.state = EngineState.READY
@@ -243,7 +249,7 @@ class FakeEngine:
                 await asyncio.sleep(self.delay)
                 self._maybe_crash(0)
                 ended = True
-                yield pooled_answer(request)
+                yield pooled_answer(request, self._classes_of(request))
                 return
             outputs = [self._output(request) for _ in range(request.params.n)]
             for step in range(max(map(len, outputs)) + self.stagger * len(outputs)):
@@ -266,6 +272,10 @@ class FakeEngine:
     def end_choice(self, request_id: str, index: int) -> None:
         assert request_id in self.running
         self.ended_choices.append((request_id, index))
+
+    def _classes_of(self, request: GenerateRequest) -> int:
+        base = 0 if self.classes is None else len(self.classes.labels)
+        return next((self.heads[it.digest] for it in request.adapters if it.digest in self.heads), base)
 
     def _admit(self, request: GenerateRequest) -> None:
         if not self.ready():

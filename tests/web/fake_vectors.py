@@ -10,21 +10,23 @@ SIZE = 8
 POOLING = ModelPooling(kind=PoolingKind.MEAN, normalize=True, size=SIZE, source="the fake engine")
 
 
-def vector_of(request: GenerateRequest) -> Vector:
+def vector_of(request: GenerateRequest, classes: int = 0) -> Vector:
+    """`classes`: of the head that classifies."""
     assert request.pooling is not None
     shift = sum(int(adapter.digest[:6], 16) * adapter.scale for adapter in request.adapters)
     tokens, places = np.array(request.prompt_token_ids)[:, None], np.arange(1, SIZE + 1)
-    vector = finish_vector(request.pooling, np.cos(tokens * places + shift).sum(axis=0), len(tokens))
+    head = np.cos(np.arange(classes * SIZE, dtype=np.float32)).reshape(classes, SIZE)
+    vector = finish_vector(request.pooling, np.cos(tokens * places + shift).sum(axis=0), len(tokens), head)
     assert vector is not None
     return vector
 
 
-def pooled_answer(request: GenerateRequest) -> Tokens:
+def pooled_answer(request: GenerateRequest, classes: int = 0) -> Tokens:
     return Tokens(
         request_id=request.request_id,
         index=0,
         token_ids=[],
-        pooled=to_wire(vector_of(request)),
+        pooled=to_wire(vector_of(request, classes)),
         finish_reason=FinishReason.STOP,
         queue_seconds=0.001,
         load_seconds=0.0,

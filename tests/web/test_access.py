@@ -48,6 +48,12 @@ API = {
         (f"POST /api/{word}" for word in ("embed", "embeddings", "pull", "push", "create", "copy")), INFERENCE
     ),
     "DELETE /api/delete": INFERENCE,
+    "POST /classify": INFERENCE,
+    "POST /score": INFERENCE,
+    "POST /v1/score": INFERENCE,
+    "POST /rerank": INFERENCE,
+    "POST /v1/rerank": INFERENCE,
+    "POST /v2/rerank": INFERENCE,
     "GET /v1/models": INFERENCE,
     "GET /v1/models/{name:path}": INFERENCE,
     "POST /v1/files": INFERENCE,

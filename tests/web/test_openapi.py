@@ -10,7 +10,14 @@ from loraplex.web.anthropic.schemas import MessagesRequest
 from loraplex.web.ollama.schemas import OllamaChat, OllamaGenerate
 from loraplex.web.openai.responses.schemas import ResponsesRequest
 from loraplex.web.openai.schemas import ChatRequest, CompletionRequest
-from loraplex.web.pooling.schemas import EmbeddingsRequest, PooledFields, PoolingRequest
+from loraplex.web.pooling.schemas import (
+    ClassifyRequest,
+    EmbeddingsRequest,
+    PooledFields,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 
 from .test_access import API
 
@@ -34,6 +41,12 @@ PATHS = {
     "/v1/batches/{batch_id}/cancel": "post",
     "/v1/embeddings": "post",
     "/pooling": "post",
+    "/classify": "post",
+    "/score": "post",
+    "/v1/score": "post",
+    "/rerank": "post",
+    "/v1/rerank": "post",
+    "/v2/rerank": "post",
     "/v1/models": "get",
     "/v1/models/{name}": "get",
     "/tokenize": "post",
@@ -93,6 +106,9 @@ async def test_the_management_api_has_a_document_of_its_own(client: httpx.AsyncC
         ("/pooling", PoolingRequest),
         ("/api/chat", OllamaChat),
         ("/api/generate", OllamaGenerate),
+        ("/classify", ClassifyRequest),
+        ("/v1/score", ScoreRequest),
+        ("/v1/rerank", RerankRequest),
     ],
 )
 async def test_bodies_are_those_that_are_checked(

@@ -4,17 +4,22 @@ transformers 4 writes `rope_theta` and `rope_scaling`, transformers 5 writes `ro
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from loraplex.lora.files.manifest import BaseSignature
 from loraplex.quant.config.config import QuantizationConfig, parse_quantization
 
-from .folder import FOLDED_DIGEST
+from .folder import FOLDED_DIGEST, stores_head
 from .identity.fingerprint import fingerprint_weights
 
 DTYPES: Final = ("bfloat16", "float16", "float32")
+MODULES: Final = "modules.json"
+"""Of sentence-transformers: the model makes embeddings."""
+Task = Literal["generate", "classify", "embed"]
+"""What a checkpoint was made for. Embeddings can be made of any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class RopeConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     architecture: str
+    """Of the family's model that generates text, whatever is made of it."""
     dtype: str
     """What the weights are stored in: bfloat16, float16 or float32."""
     vocab_size: int
@@ -54,6 +60,11 @@ class ModelConfig:
     bos_token_id: int | None
     quantization: QuantizationConfig | None = None
     """None for weights stored as floats."""
+    task: Task = "generate"
+    labels: tuple[str, ...] = ()
+    """Of a model that classifies: the class of each row of its head."""
+    label_activation: Literal["", "auto", "sigmoid"] = ""
+    """What makes probabilities of its scores: auto, sigmoid, or nothing."""
     folded_digest: str | None = None
     """SHA-256 of the file of AWQ's folded scales that belongs to it; None: no file is announced."""
 
@@ -64,7 +75,11 @@ class ModelConfig:
         if not path.is_file():
             raise ValueError(f"{folder} has no config.json: give the folder of a Hugging Face checkpoint")
         generation = Path(folder) / "generation_config.json"
-        return parse_config(read_json(path), read_json(generation) if generation.is_file() else {})
+        config = parse_config(read_json(path), read_json(generation) if generation.is_file() else {})
+        # Embedding models are often stored without their head, under the name of the model with one.
+        may_lack_head = config.task == "generate" and not config.tie_word_embeddings
+        headless = may_lack_head and (Path(folder) / MODULES).is_file() and not stores_head(Path(folder))
+        return replace(config, task="embed") if headless else config
 
     def length(self, asked: int | None) -> int:
         """Tokens of prompt plus output; None: all that the model was made for. ValueError beyond that."""
@@ -72,6 +87,11 @@ class ModelConfig:
         if asked is not None and not 2 <= asked <= longest:
             raise ValueError(f"max_model_len must be between 2 and {longest}, the model's own, got {asked}")
         return longest if asked is None else asked
+
+    @property
+    def why_silent(self) -> str:
+        """Why it generates no text; empty: it does."""
+        return WHY_SILENT.get(self.task, "")
 
     def linear_shapes(self) -> dict[str, tuple[int, int]]:
         """kind -> (in_features, out_features) of each linear of a layer."""
@@ -111,7 +131,8 @@ def base_signature(folder: str | Path) -> BaseSignature:
 
 def parse_config(raw: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
     """The two JSON documents as a ModelConfig. ValueError says what is missing or unsupported."""
-    architecture = _architecture(raw)
+    family, task = _family(raw)
+    architecture = f"{family}ForCausalLM"
     _refuse_unsupported(raw)
     llama, qwen2, qwen3 = (architecture == f"{name}ForCausalLM" for name in ("Llama", "Qwen2", "Qwen3"))
     attention_bias = (llama or qwen3) and bool(raw.get("attention_bias", False))
@@ -142,27 +163,48 @@ def parse_config(raw: dict[str, Any], generation: dict[str, Any]) -> ModelConfig
         eos_token_ids=_token_ids(generation.get("eos_token_id"), raw.get("eos_token_id")),
         bos_token_id=raw.get("bos_token_id"),
         quantization=parse_quantization(raw),
+        task=task,
+        labels=_labels(raw) if task == "classify" else (),
+        label_activation=ACTIVATIONS.get(str(raw.get("problem_type")), "auto"),
         folded_digest=None if raw.get(FOLDED_DIGEST) is None else str(raw[FOLDED_DIGEST]),
     )
 
 
-SUPPORTED: Final = (
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "MinistralForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-)
+FAMILIES: Final = ("Llama", "Mistral", "Ministral", "Qwen2", "Qwen3")
+SUFFIXES: Final[Mapping[str, Task]] = {
+    "ForCausalLM": "generate",
+    "ForSequenceClassification": "classify",
+    "Model": "embed",
+}
+"""What follows the family in an architecture's name."""
+ARCHITECTURES: Final = {f"{family}{suffix}": (family, task) for suffix, task in SUFFIXES.items() for family in FAMILIES}
+WHY_SILENT: Final[Mapping[str, str]] = {
+    "classify": "this model classifies and generates no text: its checkpoint has a score head instead of an lm_head",
+    "embed": "this model makes embeddings and generates no text: its checkpoint is one without an lm_head",
+}
+ACTIVATIONS: Final[Mapping[str, Literal["", "sigmoid"]]] = {"multi_label_classification": "sigmoid", "regression": ""}
+"""By problem_type; any other: softmax over the classes, sigmoid of a single one."""
+MOST_LABELS: Final = 1 << 16
 
 
-def _architecture(raw: dict[str, Any]) -> str:
+def _family(raw: dict[str, Any]) -> tuple[str, Task]:
     names = raw.get("architectures") or [raw.get("model_type", "unknown")]
     for name in names:
-        if name in SUPPORTED:
-            return str(name)
+        if name in ARCHITECTURES:
+            return ARCHITECTURES[name]
     raise ValueError(
-        f"the architecture {', '.join(map(str, names))} is not supported; supported: {', '.join(SUPPORTED)}"
+        f"the architecture {', '.join(map(str, names))} is not supported; supported: {', '.join(ARCHITECTURES)}"
     )
+
+
+def _labels(raw: dict[str, Any]) -> tuple[str, ...]:
+    """transformers has two classes where a file names none."""
+    named = raw.get("id2label")
+    count = len(named) if isinstance(named, dict) else int(raw.get("num_labels", 2))
+    if not 1 <= count <= MOST_LABELS:
+        raise ValueError(f"config.json has {count} labels; it may have 1 to {MOST_LABELS:,}")
+    named = named if isinstance(named, dict) else {}
+    return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(count))
 
 
 def _refuse_unsupported(raw: dict[str, Any]) -> None:

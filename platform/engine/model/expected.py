@@ -10,6 +10,8 @@ from .config import ModelConfig
 
 EMBEDDING: Final = "model.embed_tokens"
 HEAD: Final = "lm_head"
+SCORE: Final = "score"
+"""The head of a model that classifies."""
 CACHE_SCALES: Final = (*(f"{what}_{value}" for what in "qkv" for value in ("scale", "zero_point")), "kv_scale")
 """What quantized checkpoints may bring for the KV cache of a layer; static_scales.py reads what a cache of 8 bits can
 use, and says what it cannot."""
@@ -69,7 +71,9 @@ def linear_tensors(config: ModelConfig, stored: StoredTensors, linear: Linear) -
 
 
 def _head_tensors(config: ModelConfig, stored: StoredTensors) -> dict[str, TensorSpec]:
-    if config.tie_word_embeddings and not stored.suffixes(HEAD):
+    if config.task == "classify":
+        return {f"{SCORE}.weight": tensor(FLOATS, (len(config.labels), config.hidden_size))}
+    if (config.tie_word_embeddings or config.task == "embed") and not stored.suffixes(HEAD):
         return {}
     specs = linear_tensors(config, stored, head_linear(config))
     return {f"{HEAD}.{suffix}": spec for suffix, spec in specs.items()}

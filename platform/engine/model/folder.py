@@ -8,6 +8,8 @@ FOLDED_SCALES: Final = "loraplex/awq_scales.safetensors"
 every safetensors file beside config.json for weights."""
 FOLDED_DIGEST: Final = "loraplex_awq_scales"
 """In config.json: the SHA-256 of that file. Without the file the model answers, and its adapters answer wrongly."""
+MOST_HEADER: Final = 100 << 20
+"""Bytes, as the safetensors library allows."""
 
 
 def is_hub_id(model: str) -> bool:
@@ -34,3 +36,14 @@ def resolve_model_folder(model: str) -> Path:
             f"{model} is no local folder, and the hub did not give it ({type(error).__name__}: {error}); "
             "check the name and the network, or download it and give its folder"
         ) from error
+
+
+def stores_head(folder: Path) -> bool:
+    """Whether its safetensors have an lm_head. What cannot be read is told elsewhere."""
+    return any(b'"lm_head.' in _header(file) for file in folder.glob("*.safetensors"))
+
+
+def _header(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        return opened.read(min(size, MOST_HEADER))

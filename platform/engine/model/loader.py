@@ -5,7 +5,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from loraplex.quant.formats.read import read_weight
@@ -13,12 +15,14 @@ from loraplex.quant.formats.specification import Linear
 from loraplex.quant.weights.weights import Weight
 
 from .config import ModelConfig
-from .expected import EMBEDDING, HEAD, expected_tensors, head_linear, layout_of, linear_tensors
+from .expected import EMBEDDING, HEAD, SCORE, expected_tensors, head_linear, layout_of, linear_tensors
 
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
 OLD_CONFIGS: Final = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 """Files of quantizing tools, and their methods, from before config.json said it."""
+BODY: Final = "model."
+"""Before the names of all but the head."""
 DERIVED: Final = "rotary_emb.inv_freq"
 """Old checkpoints store this buffer; it follows from the configuration."""
 
@@ -29,10 +33,13 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         """ValueError when the folder has no safetensors or one of them is broken."""
         self.folder = folder
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, tuple[Any, str]] = {}
+        """By our name of a tensor: its file, and its name there."""
         for name in _weight_files(folder):
             handle = _open(folder / name)
-            self._files |= dict.fromkeys(handle.keys(), handle)
+            self._files |= {stored: (handle, stored) for stored in handle.keys()}  # noqa: SIM118
+        if f"{EMBEDDING}.weight" not in self._files and f"{EMBEDDING.removeprefix(BODY)}.weight" in self._files:
+            self._files = {_with_body(name): place for name, place in self._files.items()}
         self._suffixes: dict[str, list[str]] = {}
         for name in self._files:
             prefix, _, suffix = name.rpartition(".")
@@ -50,15 +57,18 @@ class Checkpoint:
         return frozenset(self._suffixes.get(prefix, ()))
 
     def tensor(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._files[name].get_tensor(name)
+        file, stored = self._files[name]
+        tensor: torch.Tensor = file.get_tensor(stored)
         return tensor
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._files[name].get_slice(name).get_shape())
+        file, stored = self._files[name]
+        return tuple(file.get_slice(stored).get_shape())
 
     def dtype(self, name: str) -> str:
         """As safetensors calls it."""
-        return str(self._files[name].get_slice(name).get_dtype())
+        file, stored = self._files[name]
+        return str(file.get_slice(stored).get_dtype())
 
     def weight(self, config: ModelConfig, linear: Linear) -> Weight:
         """Of `linear`: a tensor as it is stored, or what its quantized tensors stand for. ValueError for values that no
@@ -75,6 +85,13 @@ class Checkpoint:
         if self.suffixes(HEAD):
             return self.weight(config, head_linear(config))
         return self.tensor(f"{EMBEDDING}.weight")
+
+    def score_head(self, config: ModelConfig) -> NDArray[np.float32] | None:
+        """[classes, hidden size] of a model that classifies."""
+        if config.task != "classify":
+            return None
+        head: NDArray[np.float32] = self.tensor(f"{SCORE}.weight").float().numpy()
+        return head
 
     def verify(self, config: ModelConfig) -> None:
         """ValueError naming every tensor that is missing, unexpected or something else than `config` says."""
@@ -107,6 +124,11 @@ class Checkpoint:
             f"; {file} lies beside it: if the weights are quantized, config.json must say so (quantization_config, "
             f"with what {file} has and a quant_method, {OLD_CONFIGS[file]})"
         )
+
+
+def _with_body(name: str) -> str:
+    """A model that was saved without a head has none of the prefix that sets the two apart."""
+    return name if name.startswith((HEAD, SCORE)) else f"{BODY}{name}"
 
 
 def _weight_files(folder: Path) -> list[str]:

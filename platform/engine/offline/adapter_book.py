@@ -55,6 +55,18 @@ class AdapterBook:
             self._check_invoked(name, manifest.invocation_tokens, prompt)
         return [AdapterRef(manifest.digest, scale) for _, manifest, scale in manifests]
 
+    def num_classes(self, asked: Adapter | LoRARequest | None) -> int:
+        """Classes of the one classification head that what was asked for brings; 0: it brings none. ValueError for an
+        unknown name, and for several heads."""
+        if isinstance(asked, LoRARequest):
+            manifests = [self._requested[asked]]
+        else:
+            manifests = [self._named(name) for name in ([asked] if isinstance(asked, str) else asked or ())]
+        heads = [manifest.num_classes for manifest in manifests if manifest.num_classes]
+        if len(heads) > 1:
+            raise ValueError("several of the adapters have a classification head of their own; name one of them")
+        return sum(heads)
+
     def digest(self, name: str) -> str:
         """ValueError for an unknown name."""
         return self._named(name).digest

@@ -114,7 +114,7 @@ class AsyncLLM:
         """The prompt's vector, once. Without a task in `pooling_params` it is an embedding. Errors as generate()."""
         requests, info = await self._prepared(request_id, lora_request), self._client.info
         assert info is not None, "it has started"
-        pooling = wanted_pooling(pooling_params.task or EMBED, pooling_params, info.pooling, info.pooling_refusal)
+        pooling = wanted_pooling(pooling_params.task or EMBED, pooling_params, info)
         most = pooling_params.truncate_prompt_tokens
         arguments = (request_id, prompt, pooling, most, lora_request or adapter, priority)
         collector = await _made(prompt, requests.make_pooled, *arguments)

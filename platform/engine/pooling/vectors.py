@@ -15,12 +15,32 @@ LEAST_LENGTH: Final = 1e-12
 """What is shorter is divided by this when it is scaled."""
 
 
-def finish_vector(pooling: Pooling, hidden: npt.NDArray[np.float64], prompt_length: int) -> Vector | None:
-    """`hidden` [C]: the sum over all positions that count. None where a number of it is not finite."""
+def finish_vector(
+    pooling: Pooling, hidden: npt.NDArray[np.float64], prompt_length: int, head: Vector | None = None
+) -> Vector | None:
+    """`hidden` [C]: the sum over all positions that count; `head` [classes, C] of one that classifies. None where a
+    number of the result is not finite."""
     vector = hidden / prompt_length if pooling.kind is PoolingKind.MEAN else hidden
+    if pooling.classify:
+        assert head is not None, "admitted without a head"
+        return _finite(_activated(head.astype(np.float64) @ vector, pooling))
     vector = vector[: pooling.dimensions]
     if pooling.normalize:
         vector = vector / max(math.sqrt(float(vector @ vector)), LEAST_LENGTH)
+    return _finite(vector)
+
+
+def _activated(scores: npt.NDArray[np.float64], pooling: Pooling) -> npt.NDArray[np.float64]:
+    if pooling.activation == "":
+        return scores
+    if pooling.activation == "sigmoid" or len(scores) == 1:
+        # Of a large negative score the exponential would overflow.
+        return np.asarray(0.5 * (1.0 + np.tanh(0.5 * scores)))
+    exponentials: npt.NDArray[np.float64] = np.exp(scores - scores.max())
+    return np.asarray(exponentials / exponentials.sum())
+
+
+def _finite(vector: npt.NDArray[np.float64]) -> Vector | None:
     return vector.astype(np.float32) if np.isfinite(vector).all() else None
 
 
@@ -30,3 +50,10 @@ def to_wire(vector: Vector) -> bytes:
 
 def from_wire(data: bytes) -> Vector:
     return np.frombuffer(data, WIRE).astype(np.float32)
+
+
+def cosine(first: Vector, second: Vector) -> float:
+    """0 where one of them is zero."""
+    a, b = first.astype(np.float64), second.astype(np.float64)
+    lengths = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
+    return float(a @ b) / max(lengths, LEAST_LENGTH)

@@ -1,6 +1,7 @@
 """Pooling: what a request asks for that wants one vector of its prompt instead of a text. No numpy."""
 
 import enum
+from typing import Literal
 
 import msgspec
 
@@ -14,12 +15,22 @@ class PoolingKind(enum.StrEnum):
     """The first token's."""
 
 
+Activation = Literal["", "auto", "sigmoid"]
+"""None; softmax over several classes and sigmoid of a single one; sigmoid of each."""
+
+
 class Pooling(msgspec.Struct, frozen=True, kw_only=True):
-    """`dimensions`: only so many first numbers, cut before the vector is scaled to length 1 (Matryoshka)."""
+    """`dimensions`: only so many first numbers, cut before the vector is scaled to length 1 (Matryoshka).
+
+    `classify`: the scores of a classification head take the vector's place: those of the adapter's own head, else the
+    base's. `activation` makes probabilities of them.
+    """
 
     kind: PoolingKind
     normalize: bool = False
     dimensions: int | None = None
+    classify: bool = False
+    activation: Activation = ""
 
     def positions(self, start: int, end: int, prompt_length: int) -> range:
         """Of those from `start` to before `end`: the ones whose hidden states count."""
@@ -53,3 +64,16 @@ class ModelPooling(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"dimensions must be between 1 and {self.size}, the model's own, got {dimensions}")
         normalize = self.normalize if normalize is None else normalize
         return Pooling(kind=self.kind, normalize=normalize, dimensions=dimensions)
+
+
+class ModelClasses(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a base that classifies."""
+
+    labels: list[str]
+    activation: Activation = "auto"
+
+
+def classification(base: ModelClasses | None, activation: bool = True) -> Pooling:
+    """The last token's scores. `base` None: it is an adapter that classifies. `activation`: probabilities of them."""
+    of_scores: Activation = "auto" if base is None else base.activation
+    return Pooling(kind=PoolingKind.LAST, classify=True, activation=of_scores if activation else "")

@@ -49,6 +49,8 @@ def open_unquantized(folder: Path) -> tuple[ModelConfig, Checkpoint]:
         raise ValueError(f"{folder} is quantized already ({method}); give the checkpoint it was made from")
     config, checkpoint = ModelConfig.from_folder(folder), Checkpoint(folder)
     checkpoint.verify(config)
+    if config.why_silent:
+        raise ValueError(f"{folder} cannot be quantized: {config.why_silent}. Set --quantization as it is served")
     return config, checkpoint
 
 

@@ -7,6 +7,7 @@ from loraplex.lora.files.config_fields import MAX_TOKENS
 
 from ..config import check_step
 from ..field_types import ParameterError
+from ..pooling.vectors import Vector
 from ..protocol import MAX_ADAPTERS, GenerateRequest
 from ..sampling_params import MAX_LOGPROBS, SamplingParams
 from .beam_search import check_beam_params, check_width
@@ -29,6 +30,10 @@ class Limits:
     fingerprint: str
     """Names the base weights and how they are quantized."""
     enable_prefix_caching: bool = True
+    why_silent: str = ""
+    """Why no text is generated; empty: it is."""
+    head: Vector | None = None
+    """Classification head of the base [classes, hidden size], if it has one."""
     seed: int | None = None
     """What requests that bring none draw theirs from; None: at random."""
 
@@ -44,6 +49,8 @@ def bound_length(message: GenerateRequest, limits: Limits, cache_tokens: int, bl
     vocab_size = most_tokens(limits.vocab_size, message)
     message.params.verify(vocab_size)
     _check_pooling(message)
+    if message.pooling is None and limits.why_silent and message.params.max_tokens != 0:
+        raise ValueError(limits.why_silent)
     _check_prompt(message, vocab_size, limits)
     _check_adapters(message)
     _check_masks(message, limits)

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from ..pooling.vectors import finish_vector, to_wire
+from ..pooling.vectors import Vector, finish_vector, to_wire
 from ..pooling.wanted import Pooling
 from ..protocol import FinishReason, FromEngine, TokenLogprob, Tokens
 from .beam_search import BeamSearch
@@ -32,7 +32,9 @@ NO_KEY = (
 
 
 class Commit:
-    def __init__(self, request_table: RequestTable, enable_prefix_caching: bool) -> None:
+    def __init__(self, request_table: RequestTable, enable_prefix_caching: bool, head: Vector | None = None) -> None:
+        """`head`: of a base that classifies."""
+        self._head = head
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self._request_table = request_table
@@ -128,7 +130,8 @@ class Commit:
     def _pool_prompt(self, sequence: Sequence, pooling: Pooling) -> FromEngine:
         request = sequence.request
         assert request.hidden is not None, "the last position always counts, or all before have come"
-        vector = finish_vector(pooling, request.hidden, sequence.prompt_length)
+        head = next(iter(self._request_table.heads(request)), self._head) if pooling.classify else None
+        vector = finish_vector(pooling, request.hidden, sequence.prompt_length, head)
         if vector is None:
             return self._request_table.fail(request, "internal", NO_VECTOR)
         message = _message(sequence, [], None, FinishReason.STOP, None)

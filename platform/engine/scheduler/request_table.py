@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from ..kv_cache.block_pool import BlockPool
+from ..pooling.vectors import Vector
 from ..protocol import RequestFailed
 from .beam_search import Beam
 from .fairness import PROMPT_WEIGHT, FairQueue
@@ -39,6 +40,9 @@ class AdapterResidency(Protocol):
 
     def vocab_size(self, digest: str) -> int:
         """Tokens that the base knows with a held one: token ids are below it."""
+
+    def score_head(self, digest: str) -> Vector | None:
+        """Classification head [classes, hidden size] that a held one brings."""
 
     def invocation_tokens(self, digest: str) -> tuple[int, ...]:
         """Of a held one: it acts on a prompt from the last occurrence of these on; none: on all of it."""
@@ -107,6 +111,11 @@ class RequestTable:
         if epochs is not None:
             request.holds_adapters, request.epochs = True, epochs
         return request.holds_adapters
+
+    def heads(self, request: Request) -> list[Vector]:
+        """Classification heads that its adapters, which it holds, bring."""
+        found = [self.adapters.score_head(digest) for digest in request.digests]
+        return [head for head in found if head is not None]
 
     def fits(self, placement: Placement) -> bool:
         """Whether it can start now and leave each running sequence a block to grow into."""

@@ -28,6 +28,11 @@ NOT_ADDITIVE = (
     "adapter {digest} changes what the base itself computes (DoRA, IA3, trained biases, norms or tokens): it can "
     "neither be scaled nor be added to others; ask for it alone, with scale 1"
 )
+NO_HEAD = (
+    "neither the base nor the adapter has a classification head; ask for an adapter of TaskType SEQ_CLS, or serve a "
+    "model for sequence classification"
+)
+SEVERAL_HEADS = "several of the adapters have a classification head of their own; name one of them"
 UNKNOWN_TOKEN = "the request has token id {token}, outside the vocabulary of {vocab_size} that its adapter has"
 
 STALL_SECONDS: Final = 0.5
@@ -56,7 +61,7 @@ class Scheduler:
         self.queries_by_tenant: Counter[str] = Counter()
         """Prompt tokens looked up in the prefix cache."""
         self.hits_by_tenant: Counter[str] = Counter()
-        self._commit = Commit(self.request_table, limits.enable_prefix_caching)
+        self._commit = Commit(self.request_table, limits.enable_prefix_caching, limits.head)
         self._clock = clock
         self._numbers = itertools.count()
         self._last_admission = -math.inf
@@ -88,6 +93,9 @@ class Scheduler:
             raise ValueError(f"a request with the id {message.request_id!r} is running already; choose another id")
         cache_tokens = self.pool.num_usable * self.pool.block_size
         max_length = bound_length(message, self.limits, cache_tokens, self.pool.block_size)
+        classifies = message.pooling is not None and message.pooling.classify
+        if classifies and not message.adapters and self.limits.head is None:
+            raise ValueError(NO_HEAD)
         displaced = self._make_way(message.tenant)
         request = self._make_request(message, max_length)
         self.request_table.add(request)
@@ -270,6 +278,13 @@ class Scheduler:
         changing = [digest for digest in digests if not (as_it_is or adapters.is_additive(digest))]
         if changing:
             return NOT_ADDITIVE.format(digest=changing[0][:12])
+        pooling = request.message.pooling
+        if pooling is not None and pooling.classify:
+            heads = self.request_table.heads(request)
+            if len(heads) > 1:
+                return SEVERAL_HEADS
+            if not heads and self.limits.head is None:
+                return NO_HEAD
         vocab_size = min(adapters.vocab_size(digest) for digest in digests)
         if request.largest_token >= vocab_size:
             return UNKNOWN_TOKEN.format(token=request.largest_token, vocab_size=vocab_size)

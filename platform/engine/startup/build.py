@@ -23,7 +23,7 @@ from ..model.loader import Checkpoint
 from ..model.operations.operations import cpu_operations, cuda_operations
 from ..model.served import quantization_words
 from ..pooling.modules_file import read_pooling
-from ..pooling.wanted import ModelPooling
+from ..pooling.wanted import ModelClasses, ModelPooling
 from ..protocol import AdapterStatus, EngineInfo
 from ..scheduler.admission import Limits
 from ..scheduler.scheduler import Scheduler
@@ -88,6 +88,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         scales=scales,
         decoder=decoder,
         modules=DecoderModules(decoder, checkpoint, model),
+        head=checkpoint.score_head(model),
     )
     with stages.timed("memory reserved") as stage:
         shares = builder.divide(loaded)
@@ -184,6 +185,8 @@ def _limits(loaded: Loaded) -> Limits:
         eos_token_ids=frozenset(loaded.model.eos_token_ids),
         fingerprint=" ".join(map(str, (loaded.base.fingerprint, *computed))),
         enable_prefix_caching=config.enable_prefix_caching,
+        why_silent=loaded.model.why_silent,
+        head=loaded.head,
         seed=config.seed,
     )
 
@@ -228,5 +231,7 @@ def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float
         load_seconds=load_seconds,
         pooling=pooling,
         pooling_refusal=pooling_refusal,
+        classes=ModelClasses(labels=[*model.labels], activation=model.label_activation) if model.labels else None,
+        why_silent=model.why_silent,
         device_memory=shares.device,
     )

@@ -21,6 +21,7 @@ from ..model.base_modules import DecoderModules
 from ..model.config import ModelConfig
 from ..model.decoder import Decoder
 from ..model.decoder_loader import DecoderLoader
+from ..pooling.vectors import Vector
 from ..protocol import DeviceMemory
 from ..runner.steps import Runner
 from .kv_cache_size import KvCachePlan
@@ -41,6 +42,8 @@ class Loaded:
     scales: CacheScales
     decoder: Decoder
     modules: DecoderModules
+    head: Vector | None
+    """Of a model that classifies."""
 
     def reserve_adapters(self, memory: int, host_memory: int) -> AdapterPool:
         """A pool with `memory` bytes of pages on the device."""

@@ -60,6 +60,10 @@ class Tokenizer:
         """Token ids of `text`. Text that spells a special token becomes that token."""
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Token ids of two texts in one prompt, as the tokenizer joins them."""
+        return self.backend.encode(first, second).ids
+
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         """Text of the ids; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary nothing."""
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)

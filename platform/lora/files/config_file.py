@@ -207,7 +207,7 @@ def _refuse_unserved(raw: dict[str, Any], report: Report) -> None:
     else:
         mention_starts(raw, report)
     _judge_auto_mapping(raw.get("auto_mapping"), report)
-    if raw.get("task_type") not in (None, "CAUSAL_LM"):
+    if raw.get("task_type") not in (None, "CAUSAL_LM", "SEQ_CLS", "FEATURE_EXTRACTION"):
         report.warn("features", f"task_type is {quote(raw['task_type'])}; it is served for text generation")
     report.settle("features", "all adapter features are supported")
 

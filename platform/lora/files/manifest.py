@@ -12,6 +12,8 @@ Level = Literal["pass", "warn", "fail"]
 
 EMBEDDING: Final = "embed_tokens"
 HEAD: Final = "lm_head"
+SCORE: Final = "score"
+"""Head of a classification: an adapter brings the whole of it."""
 ONCE: Final = frozenset({EMBEDDING, HEAD, "norm"})
 """Kinds of module that the base has once; of all others it has one in each layer."""
 
@@ -127,6 +129,8 @@ class AdapterManifest:
     """adapter_config.json as read, for display."""
     invocation_tokens: tuple[int, ...] = ()
     """It acts on a prompt from the last occurrence of these on; none: on all of it."""
+    num_classes: int = 0
+    """Of its classification head; 0: it has none."""
     probe_tokens: tuple[int, ...] = ()
     """Some whose embeddings or logits it changes itself; none: it has nothing there."""
 

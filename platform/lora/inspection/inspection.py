@@ -21,6 +21,7 @@ from ..files.values import LARGEST_WEIGHT, Magnitudes, same_values, scan_tensor
 from .effect_check import report_effect
 from .module_checks import match_modules
 from .probe_tokens import find_probe_tokens
+from .score_head import split_head
 from .vocabulary_checks import vocabulary_of
 
 CONFIG_FILE: Final = "adapter_config.json"
@@ -36,10 +37,17 @@ class Structure:
     """None when adapter_config.json was refused."""
     tensors: tuple[TensorInfo, ...]
     modules: tuple[ModuleLora, ...]
+    head: ModuleLora | None
+    """Classification head, which no layer's arithmetic knows."""
     size: int
     """Bytes of the weights file."""
     vocab_size: int
     """As in AdapterManifest."""
+
+    @property
+    def whole(self) -> tuple[ModuleLora, ...]:
+        """All that is the adapter's identity."""
+        return self.modules if self.head is None else (*self.modules, self.head)
 
     @property
     def invocation_tokens(self) -> tuple[int, ...]:
@@ -77,10 +85,13 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     size = os.fstat(file.fileno()).st_size
     settings = read_settings(config, report)
     tensors = read_header(file, size, report)
-    modules = match_modules(tensors, settings, base, report) if tensors else ()
+    head, others = split_head(tensors, settings, base, report)
+    if head is not None and not others:
+        report.fail("modules", "the file has a classification head and nothing else", "train a LoRA with it")
+    modules = match_modules(others, settings, base, report) if others else ()
     vocab_size = vocabulary_of(modules, base)
     judge_invocation_tokens(settings.invocation_tokens if settings else (), modules, vocab_size, base, report)
-    return Structure(settings, tensors, modules, size, vocab_size)
+    return Structure(settings, tensors, modules, head, size, vocab_size)
 
 
 def _judge_values(file: FileIO, structure: Structure, own: BaseTensors | None, report: Report) -> str:
@@ -105,7 +116,7 @@ def _judge_values(file: FileIO, structure: Structure, own: BaseTensors | None, r
 def _reading_order(structure: Structure, failed: bool) -> Iterable[tuple[bytes, TensorInfo]]:
     """A refused adapter has no identity; its values are judged all the same, as far as that costs little."""
     if not failed:
-        return canonical_tensors(structure.modules)
+        return canonical_tensors(structure.whole)
     return ((b"", tensor) for tensor in structure.tensors if tensor.end <= READ_WHEN_REFUSED)
 
 
@@ -146,19 +157,20 @@ def _compare_base(settings: LoraSettings, base: BaseSignature, report: Report) -
 def _manifest(
     structure: Structure, settings: LoraSettings, digest: str, probe_tokens: tuple[int, ...]
 ) -> AdapterManifest:
-    modules = structure.modules
+    modules, tensors = structure.modules, {tensor for _, tensor in canonical_tensors(structure.whole)}
     return AdapterManifest(
         digest=digest,
         peft_type=settings.peft_type,
         rank=max(module.rank for module in modules),
         alpha=settings.alpha,
-        target_modules=tuple(sorted({module.kind for module in modules})),
+        target_modules=tuple(sorted({module.kind for module in structure.whole})),
         base_model=settings.base_model,
         modules=modules,
-        parameters=sum(math.prod(tensor.shape) for tensor in {tensor for _, tensor in canonical_tensors(modules)}),
+        parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         size=structure.size,
         vocab_size=structure.vocab_size,
         config=settings.raw,
         invocation_tokens=settings.invocation_tokens,
+        num_classes=0 if structure.head is None else structure.head.rows[0].tensor.shape[0],
         probe_tokens=probe_tokens,
     )

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..apply.batch import PageTable
 from ..files.manifest import BaseSignature
@@ -151,6 +153,10 @@ class AdapterPool:
     def vocab_size(self, digest: str) -> int:
         """Tokens that the base knows with this taken adapter."""
         return self._contents(digest).vocab_size
+
+    def score_head(self, digest: str) -> NDArray[np.float32] | None:
+        """Classification head [classes, hidden size] that a taken adapter brings."""
+        return self._contents(digest).score
 
     def invocation_tokens(self, digest: str) -> tuple[int, ...]:
         """Of a taken adapter: it acts on a prompt from the last occurrence of these on; none: on all of it."""

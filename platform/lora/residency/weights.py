@@ -71,6 +71,9 @@ class Contents:
     """Tokens that the adapted model knows."""
     invocation_tokens: tuple[int, ...]
     """It acts on a prompt from the last occurrence of these on; none: on all of it."""
+    head: ModuleLora | None = None
+    """Classification head, if any, and its values [classes, hidden size]: it stands instead of the base's."""
+    score: NDArray[np.float32] | None = None
 
 
 def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredRows | None) -> Contents:
@@ -83,10 +86,16 @@ def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredR
         if report.failed:
             raise ValueError("; ".join(finding.message for finding in report.findings if finding.level == "fail"))
         tokens = find_changed_tokens(file, structure.modules, dtype, stored)
+        score = None if structure.head is None else _read_head(file, structure.head)
     if structure.invocation_tokens and any(map(len, tokens.values())):
         raise ValueError("rows of tokens of its own beside alora_invocation_tokens would act before those too")
     vocab_size = structure.vocab_size or base.vocab_size
-    return Contents(structure.modules, tokens, vocab_size, structure.invocation_tokens)
+    return Contents(structure.modules, tokens, vocab_size, structure.invocation_tokens, structure.head, score)
+
+
+def _read_head(file: FileIO, head: ModuleLora) -> NDArray[np.float32]:
+    [rows] = head.rows
+    return np.array(to_floats(read_bits(file, rows.tensor), rows.tensor.dtype))
 
 
 def _read_ahead(file: FileIO) -> None:
@@ -156,7 +165,8 @@ def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, stagin
     seen = hashlib.sha256(digest_opening(contents.invocation_tokens))
     with FileIO(folder / WEIGHTS_FILE) as file:
         reader = _Reader(file, seen, staging)
-        for facts, tensor in canonical_tensors(contents.modules):
+        whole = contents.modules if contents.head is None else (*contents.modules, contents.head)
+        for facts, tensor in canonical_tensors(whole):
             bits = reader.read(facts, tensor)
             for home in homes.pop(tensor, ()):
                 home.put(bits)

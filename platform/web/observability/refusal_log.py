@@ -11,16 +11,9 @@ from .request_log import REFUSED, FinishedRequest, RequestLog
 
 GENERATING: Final = frozenset(
     {
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/messages",
-        "/v1/responses",
-        "/v1/embeddings",
-        "/pooling",
-        "/api/chat",
-        "/api/generate",
-        "/api/embed",
-        "/api/embeddings",
+        *("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"),
+        *("/v1/embeddings", "/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"),
+        *("/api/chat", "/api/generate", "/api/embed", "/api/embeddings"),
     }
 )
 RAN: Final = "ran"

@@ -1,6 +1,6 @@
 """What the endpoints of vectors answer, as types that a document can be made of."""
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from .public_answers import Usage
 
@@ -34,4 +34,54 @@ class PoolingAnswer(TypedDict):
     created: int
     model: str
     data: list[Pooled]
+    usage: Usage
+
+
+class Classified(TypedDict):
+    """`label` is null where an adapter's head classifies: its files name no classes."""
+
+    index: int
+    label: str | None
+    probs: list[float]
+    num_classes: int
+
+
+class ClassifyAnswer(TypedDict):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Classified]
+    usage: Usage
+
+
+class Scored(TypedDict):
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class ScoreAnswer(TypedDict):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Scored]
+    usage: Usage
+
+
+class RankedDocument(TypedDict):
+    text: str
+
+
+class Ranked(TypedDict):
+    index: int
+    relevance_score: float
+    document: NotRequired[RankedDocument]
+
+
+class RerankAnswer(TypedDict):
+    id: str
+    model: str
+    results: list[Ranked]
     usage: Usage

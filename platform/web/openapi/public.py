@@ -8,7 +8,7 @@ from ..batches.batches_api import BatchRequest
 from ..ollama.schemas import OllamaChat, OllamaEmbed, OllamaEmbedding, OllamaGenerate, Show
 from ..openai.responses.schemas import ResponsesRequest
 from ..openai.schemas import ChatRequest, CompletionRequest, Detokenize, TokenizeChat, TokenizeText
-from ..pooling.schemas import EmbeddingsRequest, PoolingRequest
+from ..pooling.schemas import ClassifyRequest, EmbeddingsRequest, PoolingRequest, RerankRequest, ScoreRequest
 from .message_answers import MessageAnswer, TokenCount
 from .ollama_answers import (
     OllamaChatAnswer,
@@ -21,7 +21,7 @@ from .ollama_answers import (
     RunningModels,
 )
 from .operation import ANTHROPIC, BYTES, JSON, OLLAMA, Answer, Operation, answers
-from .pooling_answers import EmbeddingsAnswer, PoolingAnswer
+from .pooling_answers import ClassifyAnswer, EmbeddingsAnswer, PoolingAnswer, RerankAnswer, ScoreAnswer
 from .public_answers import (
     ChatAnswer,
     CompletionAnswer,
@@ -98,6 +98,12 @@ OPERATIONS: Final = {
     "POST /v1/batches/{batch_id}/cancel": Operation(answers(BatchObject), refusals=(409,)),
     "POST /v1/embeddings": Operation(answers(EmbeddingsAnswer), (EmbeddingsRequest,), refusals=(404, 429)),
     "POST /pooling": Operation(answers(PoolingAnswer), (PoolingRequest,), refusals=(404, 429)),
+    "POST /classify": Operation(answers(ClassifyAnswer), (ClassifyRequest,), refusals=(404, 429)),
+    "POST /score": Operation(answers(ScoreAnswer), (ScoreRequest,), refusals=(404, 429)),
+    "POST /v1/score": Operation(answers(ScoreAnswer), (ScoreRequest,), refusals=(404, 429)),
+    "POST /rerank": Operation(answers(RerankAnswer), (RerankRequest,), refusals=(404, 429)),
+    "POST /v1/rerank": Operation(answers(RerankAnswer), (RerankRequest,), refusals=(404, 429)),
+    "POST /v2/rerank": Operation(answers(RerankAnswer), (RerankRequest,), refusals=(404, 429)),
     "GET /v1/models": Operation(answers(ModelList)),
     "GET /v1/models/{name}": Operation(answers(Model)),
     "POST /tokenize": Operation(answers(Tokenized), (TokenizeText, TokenizeChat), refusals=(404,)),

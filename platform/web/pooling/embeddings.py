@@ -11,16 +11,17 @@ from loraplex.engine.pooling.vectors import Vector
 from loraplex.engine.pooling.wanted import ModelPooling
 
 from ..endpoints.dependencies import CallerWithRoom, InferenceOf, request_id_of
-from ..http.errors import ApiError
+from ..http.errors import ApiError, invalid
 from ..http.event_stream import ended
 from ..inference.answer import answer
+from ..inference.call import Call
 from ..inference.resolve import Served
 from ..inference.spec import GenerationSpec
-from ..openai.prompts import listed_prompts
 from ..settings.settings import Settings
 from ..text.text_processor import TextProcessor
+from .classify import ClassifyCall, check_of_classification
 from .format import PooledFormat, encoded, listed
-from .inputs import embedding, embeddings_of, pooled_spec, read_pooled_fields
+from .inputs import embedding, embeddings_of, facts_of, input_prompts, pooled_spec, read_pooled_fields
 from .schemas import EmbeddingsRequest, PoolingRequest
 
 router = APIRouter(tags=["Pooling"])
@@ -30,7 +31,7 @@ router = APIRouter(tags=["Pooling"])
 async def create_embeddings(request: Request, inference: InferenceOf, caller: CallerWithRoom) -> Response:
     """The embeddings of one or more inputs, given as texts or as token ids."""
     fields, headers = await read_pooled_fields(request, inference, EmbeddingsRequest, default_model=False)
-    call = EmbeddingCall(fields, embeddings_of(inference), request_id_of(request), "embedding")
+    call = EmbeddingCall(fields, embeddings_of(facts_of(inference)), request_id_of(request), "embedding")
     return await answer(request, inference, caller, call, headers)
 
 
@@ -38,7 +39,14 @@ async def create_embeddings(request: Request, inference: InferenceOf, caller: Ca
 async def pool(request: Request, inference: InferenceOf, caller: CallerWithRoom) -> Response:
     """The vectors of one or more inputs, as vLLM has it."""
     fields, headers = await read_pooled_fields(request, inference, PoolingRequest)
-    call = EmbeddingCall(fields, embeddings_of(inference), request_id_of(request), "pooling")
+    info, request_id = facts_of(inference), request_id_of(request)
+    if fields.task == "classify":
+        check_of_classification(fields)
+        call: Call = ClassifyCall(fields, info.classes, request_id, fields.use_activation is not False, "pooling")
+    elif fields.use_activation is not None:
+        raise invalid("use_activation is for classify; embeddings have normalize.", "use_activation")
+    else:
+        call = EmbeddingCall(fields, embeddings_of(info), request_id, "pooling")
     return await answer(request, inference, caller, call, headers)
 
 
@@ -51,10 +59,7 @@ class EmbeddingCall:
     """`object` of each entry: embedding, or pooling."""
 
     async def render(self, text_processor: TextProcessor, settings: Settings) -> list[list[int]]:
-        fields = self.fields
-        return await listed_prompts(
-            text_processor, fields.input, "input", settings.max_inputs, settings, fields.add_special_tokens
-        )
+        return await input_prompts(text_processor, self.fields, settings)
 
     def spec(self, served: Served, prompts: list[list[int]], max_model_len: int) -> tuple[GenerationSpec, PooledFormat]:
         fields = self.fields

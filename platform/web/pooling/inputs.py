@@ -5,6 +5,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from loraplex.engine.pooling.wanted import ModelPooling, Pooling
+from loraplex.engine.protocol import EngineInfo
 from loraplex.engine.sampling_params import SamplingParams
 
 from ..adapters.engine_door import require_ready
@@ -14,7 +15,10 @@ from ..inference.inference import Inference
 from ..inference.resolve import Served
 from ..inference.spec import GenerationSpec
 from ..openai.fields import check_fields, ignored_header, note_model
-from .schemas import AS_LONG_AS_POSSIBLE, PooledFields
+from ..openai.prompts import listed_prompts
+from ..settings.settings import Settings
+from ..text.text_processor import TextProcessor
+from .schemas import AS_LONG_AS_POSSIBLE, InputFields, PooledFields
 
 Fields = TypeVar("Fields", bound=PooledFields)
 
@@ -30,16 +34,21 @@ async def read_pooled_fields(
         body = {"model": inference.settings.base_name, **body}
     fields = convert(body, schema)
     note_model(request, fields.model)
-    if fields.truncate_prompt_tokens == 0:
+    if isinstance(fields, InputFields) and fields.truncate_prompt_tokens == 0:
         raise invalid("truncate_prompt_tokens must be at least 1, or -1.", "truncate_prompt_tokens")
     return fields, ignored_header(ignored)
 
 
-def embeddings_of(inference: Inference) -> ModelPooling:
-    """How the model makes embeddings. Raises ApiError where it makes none, and 503 while the engine is away."""
+def facts_of(inference: Inference) -> EngineInfo:
+    """What the engine is. Raises ApiError 503 while it is away."""
     require_ready(inference.engine)
     info = inference.engine.info
     assert info is not None, "a ready engine has said what it is"
+    return info
+
+
+def embeddings_of(info: EngineInfo) -> ModelPooling:
+    """How the model makes embeddings. Raises ApiError where it makes none."""
     if info.pooling is None:
         raise invalid(f"This model makes no embeddings: {info.pooling_refusal}.", "model", "unsupported")
     return info.pooling
@@ -52,11 +61,16 @@ def embedding(model: ModelPooling, dimensions: int | None = None, normalize: boo
         raise invalid(f"{error}.", "dimensions") from None
 
 
+async def input_prompts(text_processor: TextProcessor, fields: InputFields, settings: Settings) -> list[list[int]]:
+    most, special = settings.max_inputs, fields.add_special_tokens
+    return await listed_prompts(text_processor, fields.input, "input", most, settings, special)
+
+
 def pooled_spec(
     fields: PooledFields, served: Served, prompts: list[list[int]], pooling: Pooling, field: str, max_model_len: int
 ) -> GenerationSpec:
     """`field`: of the request, that holds the prompts."""
-    most = fields.truncate_prompt_tokens
+    most = fields.truncate_prompt_tokens if isinstance(fields, InputFields) else None
     if most is not None:
         most = max_model_len if most == AS_LONG_AS_POSSIBLE else most
         prompts = [prompt[-most:] for prompt in prompts]

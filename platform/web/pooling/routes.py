@@ -2,6 +2,6 @@
 
 from fastapi import APIRouter
 
-from . import embeddings
+from . import classify, embeddings, scores
 
-routers: tuple[APIRouter, ...] = (embeddings.router,)
+routers: tuple[APIRouter, ...] = (embeddings.router, classify.router, scores.router)

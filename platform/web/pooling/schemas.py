@@ -2,12 +2,14 @@
 
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from ..openai.schemas import Adapted, Name, TokenId
 
 Input = str | list[str | list[TokenId] | TokenId]
 """A text, token ids, or a list of either."""
+Texts = str | list[str]
 Dimensions = Annotated[int, Meta(ge=1, lt=2**31)]
 Truncation = Annotated[int, Meta(ge=-1, lt=2**31)]
 AS_LONG_AS_POSSIBLE = -1
@@ -18,15 +20,18 @@ class PooledFields(Adapted, kw_only=True):
 
     model: Name
     stream: Literal[False] = False
-    truncate_prompt_tokens: Truncation | None = None
-    """Only so many last tokens of each input are used; -1: as many as the model takes."""
-    add_special_tokens: bool = True
     priority: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
 
 
-class EmbeddingsRequest(PooledFields, kw_only=True):
+class InputFields(PooledFields, kw_only=True):
     input: Input
+    truncate_prompt_tokens: Truncation | None = None
+    """Only so many last tokens of each input are used; -1: as many as the model takes."""
+    add_special_tokens: bool = True
+
+
+class EmbeddingsRequest(InputFields, kw_only=True):
     dimensions: Dimensions | None = None
     encoding_format: Literal["float", "base64"] = "float"
     normalize: bool | None = None
@@ -37,4 +42,43 @@ class EmbeddingsRequest(PooledFields, kw_only=True):
 
 
 class PoolingRequest(EmbeddingsRequest, kw_only=True):
-    task: Literal["embed"] = "embed"
+    task: Literal["embed", "classify"] = "embed"
+    use_activation: bool | None = None
+    """Of a classification: false gives the head's scores instead of probabilities."""
+
+
+class ClassifyRequest(InputFields, kw_only=True):
+    use_activation: bool | None = None
+    activation: bool | None = None
+    """Older names of use_activation, `softmax` too."""
+    softmax: bool | None = None
+
+
+class ScoreRequest(PooledFields, kw_only=True):
+    """Two sides under one of vLLM's pairs of names."""
+
+    text_1: Texts | None = None
+    text_2: Texts | None = None
+    queries: Texts | None = None
+    documents: Texts | None = None
+    items: Texts | None = None
+    data_1: Texts | None = None
+    data_2: Texts | None = None
+    use_activation: bool | None = None
+
+
+class Document(msgspec.Struct):
+    text: str
+
+
+class RerankRequest(PooledFields, kw_only=True):
+    query: str
+    documents: list[str | Document]
+    top_n: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    """How many results are told; 0: all."""
+    return_documents: bool = True
+    use_activation: bool | None = None
+    max_tokens_per_doc: int | None = None
+    """Cohere's, refused, as the two below: all of a document counts."""
+    max_chunks_per_doc: int | None = None
+    rank_fields: list[str] | None = None

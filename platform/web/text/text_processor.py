@@ -67,6 +67,10 @@ class TextProcessor:
         """Token ids, without holding up the event loop for long."""
         return await off_loop(lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens), len(text))
 
+    async def encode_pair(self, first: str, second: str) -> list[int]:
+        """As encode(), of two texts in one prompt."""
+        return await off_loop(lambda: self.tokenizer.encode_pair(first, second), len(first) + len(second))
+
 
 class TrustedTemplate:
     """The operator's: rendered in this process."""

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...pooling.pairs import check_classes, paired
 from ..llm_engine import LLMEngine
 from ..lora_request import LoRARequest
 from ..progress import progress_bar
 from ..prompts import Adapter, Prompt, list_prompts, one_each
 from .collector import PooledCollector
-from .outputs import EmbeddingRequestOutput, PoolingRequestOutput
-from .params import EMBED, PoolingParams, wanted_pooling
+from .outputs import ClassificationRequestOutput, EmbeddingRequestOutput, PoolingRequestOutput, ScoringRequestOutput
+from .params import CLASSIFY, EMBED, PoolingParams, wanted_pooling
 
 
 class PoolingCalls:
@@ -39,6 +40,62 @@ class PoolingCalls:
             pooling_task=EMBED,
         )
         return [EmbeddingRequestOutput.from_base(output) for output in outputs]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        pooling_params: PoolingParams | Sequence[PoolingParams | None] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
+        adapter: Adapter | Sequence[Adapter | None] | None = None,
+    ) -> list[ClassificationRequestOutput]:
+        """The probability of each class per prompt, by the adapter's own classification head, else by the base's.
+        `info.classes` has the base's labels. Errors as embed()."""
+        outputs = self.encode(
+            prompts,
+            pooling_params,
+            use_tqdm=use_tqdm,
+            lora_request=lora_request,
+            adapter=adapter,
+            pooling_task=CLASSIFY,
+        )
+        return [ClassificationRequestOutput.from_base(output) for output in outputs]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        /,
+        *,
+        use_tqdm: bool | Callable[..., Any] = True,
+        pooling_params: PoolingParams | None = None,
+        lora_request: LoRARequest | None = None,
+        adapter: Adapter | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """One score per pair: of one text with each of several, or of as many with as many.
+
+        A model, or an adapter, with a classification head of one class judges both texts in one prompt. Any other model
+        embeds them, and the score is the cosine of the two. ValueError for a head of several classes.
+        """
+        firsts, seconds = paired(data_1, data_2)
+        self.llm_engine.learn([lora_request])
+        heads = self.llm_engine.adapters.num_classes(lora_request or adapter)
+        classes = self.llm_engine.info.classes
+        count = heads or (0 if classes is None else len(classes.labels))
+        tokenizer = self.llm_engine.tokenizer
+        asked: dict[str, Any] = {"use_tqdm": use_tqdm, "lora_request": lora_request, "adapter": adapter}
+        if count:
+            check_classes(count)
+            pairs = [tokenizer.encode_pair(*pair) for pair in zip(firsts, seconds, strict=True)]
+            outputs = self.encode(pairs, pooling_params, pooling_task=CLASSIFY, **asked)
+            return [ScoringRequestOutput.from_base(output) for output in outputs]
+        # One text beside many is computed once.
+        distinct = firsts[:1] if len(set(firsts)) == 1 else firsts
+        outputs = self.encode([*distinct, *seconds], pooling_params, pooling_task=EMBED, **asked)
+        left, right = outputs[: len(distinct)], outputs[len(distinct) :]
+        left = left * len(right) if len(left) == 1 else left
+        return [ScoringRequestOutput.from_embeddings(*pair) for pair in zip(left, right, strict=True)]
 
     def encode(
         self,
@@ -75,7 +132,7 @@ class PoolingCalls:
     ) -> PooledCollector:
         """ValueError names the prompt's place."""
         engine, params = self.llm_engine, params or PoolingParams()
-        pooling = wanted_pooling(task, params, engine.info.pooling, engine.info.pooling_refusal)
+        pooling = wanted_pooling(task, params, engine.info)
         try:
             collector = engine.requests.make_pooled(
                 engine.next_id(), prompt, pooling, params.truncate_prompt_tokens, adapter or None

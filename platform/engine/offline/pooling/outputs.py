@@ -1,9 +1,9 @@
-"""What `LLM.embed` and `LLM.encode` return. The field names and meanings are vLLM's."""
+"""What the methods of `PoolingCalls` return. The field names and meanings are vLLM's."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...pooling.vectors import Vector
+from ...pooling.vectors import Vector, cosine
 from ..lora_request import LoRARequest
 from ..prompts import Adapter
 
@@ -30,6 +30,20 @@ class EmbeddingOutput:
     @property
     def hidden_size(self) -> int:
         return len(self.embedding)
+
+
+@dataclass(slots=True)
+class ClassificationOutput:
+    probs: list[float]
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.probs)
+
+
+@dataclass(slots=True)
+class ScoringOutput:
+    score: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,11 +75,53 @@ class EmbeddingRequestOutput:
 
     @classmethod
     def from_base(cls, base: PoolingRequestOutput) -> "EmbeddingRequestOutput":
-        return cls(
-            request_id=base.request_id,
-            outputs=EmbeddingOutput(base.outputs.vector.tolist()),
-            prompt_token_ids=base.prompt_token_ids,
-            num_cached_tokens=base.num_cached_tokens,
-            adapter=base.adapter,
-            lora_request=base.lora_request,
-        )
+        return cls(outputs=EmbeddingOutput(base.outputs.vector.tolist()), **_facts(base))
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassificationRequestOutput:
+    """One prompt with a number for each class."""
+
+    request_id: str
+    outputs: ClassificationOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int
+    adapter: Adapter | None = None
+    lora_request: LoRARequest | None = None
+    finished: bool = True
+
+    @classmethod
+    def from_base(cls, base: PoolingRequestOutput) -> "ClassificationRequestOutput":
+        return cls(outputs=ClassificationOutput(base.outputs.vector.tolist()), **_facts(base))
+
+
+@dataclass(slots=True, kw_only=True)
+class ScoringRequestOutput:
+    """A pair of texts with its score. `prompt_token_ids`: of the pair, or of both texts one after the other."""
+
+    request_id: str
+    outputs: ScoringOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int
+    adapter: Adapter | None = None
+    lora_request: LoRARequest | None = None
+    finished: bool = True
+
+    @classmethod
+    def from_base(cls, base: PoolingRequestOutput) -> "ScoringRequestOutput":
+        """Of a pair that was classified."""
+        return cls(outputs=ScoringOutput(float(base.outputs.vector[0])), **_facts(base))
+
+    @classmethod
+    def from_embeddings(cls, first: PoolingRequestOutput, second: PoolingRequestOutput) -> "ScoringRequestOutput":
+        facts = _facts(second) | {
+            "prompt_token_ids": first.prompt_token_ids + second.prompt_token_ids,
+            "num_cached_tokens": first.num_cached_tokens + second.num_cached_tokens,
+        }
+        return cls(outputs=ScoringOutput(cosine(first.outputs.vector, second.outputs.vector)), **facts)
+
+
+def _facts(base: PoolingRequestOutput) -> dict[str, Any]:
+    """What all outputs say of their request."""
+    names = ("request_id", "prompt_token_ids", "num_cached_tokens", "adapter", "lora_request")
+    return {name: getattr(base, name) for name in names}

@@ -1,15 +1,16 @@
 """PoolingParams: how a prompt becomes a vector, in vLLM's terms."""
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
 from ...field_types import FLAG, INTEGER, TEXT, Fields, ParameterError
-from ...pooling.wanted import ModelPooling, Pooling
+from ...pooling.wanted import Pooling, classification
+from ...protocol import EngineInfo
 
 EMBED: Final = "embed"
-TASKS: Final = (EMBED,)
+CLASSIFY: Final = "classify"
+TASKS: Final = (EMBED, CLASSIFY)
 
 
 class PoolingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -21,6 +22,8 @@ class PoolingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Only so many first numbers of an embedding, scaled anew; None: all."""
     normalize: bool | None = None
     """Whether an embedding is scaled to length 1; None: as the model says."""
+    use_activation: bool | None = None
+    """Whether a classification is told as probabilities; None: it is. False: as the head's scores."""
     task: str | None = None
 
     def __post_init__(self) -> None:
@@ -38,13 +41,14 @@ FIELDS: Final = Fields(
         "truncate_prompt_tokens": INTEGER.or_none(),
         "dimensions": INTEGER.or_none(),
         "normalize": FLAG.or_none(),
+        "use_activation": FLAG.or_none(),
         "task": TEXT.or_none(),
     }
 )
 
 
-def wanted_pooling(task: str | None, params: PoolingParams, model: ModelPooling | None, refusal: str) -> Pooling:
-    """What the engine is asked for. `refusal`: why the model makes no embeddings. ValueError for what it cannot do."""
+def wanted_pooling(task: str | None, params: PoolingParams, info: EngineInfo) -> Pooling:
+    """What the engine is asked for. ValueError for what the model cannot do."""
     task = task or params.task
     if task is None:
         raise ValueError(f"encode() needs a pooling_task; there are {', '.join(TASKS)}")
@@ -52,16 +56,22 @@ def wanted_pooling(task: str | None, params: PoolingParams, model: ModelPooling 
         raise ValueError(f"pooling_task {task!r} is not supported; there are {', '.join(TASKS)}")
     if params.task not in (None, task):
         raise ValueError(f"pooling_params have the task {params.task!r}, and the call is for {task!r}")
-    return _WANTED[task](params, model, refusal)
+    return _classification(params, info) if task == CLASSIFY else _embedding(params, info)
 
 
-def _embedding(params: PoolingParams, model: ModelPooling | None, refusal: str) -> Pooling:
-    if model is None:
-        raise ValueError(f"this model makes no embeddings: {refusal}")
-    return model.pooling(params.dimensions, params.normalize)
+def _embedding(params: PoolingParams, info: EngineInfo) -> Pooling:
+    if params.use_activation is not None:
+        raise ParameterError("use_activation", "use_activation is for classify; embeddings have normalize")
+    if info.pooling is None:
+        raise ValueError(f"this model makes no embeddings: {info.pooling_refusal}")
+    return info.pooling.pooling(params.dimensions, params.normalize)
 
 
-_WANTED: Final[Mapping[str, Callable[[PoolingParams, ModelPooling | None, str], Pooling]]] = {EMBED: _embedding}
+def _classification(params: PoolingParams, info: EngineInfo) -> Pooling:
+    for name in ("dimensions", "normalize"):
+        if getattr(params, name) is not None:
+            raise ParameterError(name, f"{name} is for embeddings; classify has use_activation")
+    return classification(info.classes, params.use_activation is not False)
 
 
 def _at_least_one(name: str, value: int) -> None:
