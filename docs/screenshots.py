@@ -32,6 +32,7 @@ PAGES: Final = {
     "cache": "/cache",
     "playground": "/playground",
     "requests": "/requests",
+    "batches": "/batches",
     "usage": "/usage?by=key",
     "keys": "/keys",
     "key": "/keys/{key}",
@@ -52,6 +53,7 @@ KEYS: Final = {
     "nightly batch": {"Tokens per day": "1000000", "Concurrent requests": "8"},
 }
 """Label -> limits."""
+BATCHES: Final = 3
 USERS: Final = {"mia": "editor", "noah": "viewer"}
 PASSWORD, KEY = "correct horse battery", "lp-screenshots-0123456789"
 SETTINGS: Final = {
@@ -79,6 +81,8 @@ async def main() -> None:
             await ready(http)
             browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
             places, tokens = await furnish(browser, address)
+            for number in range(BATCHES):
+                await begin_batch(http, number)
             async with traffic(http, [KEY, *tokens]):
                 await asyncio.sleep(WARM_SECONDS)
                 for theme in THEMES:
@@ -109,6 +113,19 @@ async def ready(http: httpx.AsyncClient) -> None:
                 if (await http.get("/ready")).status_code == 200:
                     return
             await asyncio.sleep(0.5)
+
+
+async def begin_batch(http: httpx.AsyncClient, number: int) -> None:
+    """The first ends soon, with a line that is refused; the last one runs on."""
+    key = {"authorization": f"Bearer {KEY}"}
+    body = {"model": "demo", "prompt": PROMPT, "max_tokens": 40}
+    lines = [{"custom_id": str(one), "method": "POST", "url": "/v1/completions"} for one in range(20 + 500 * number)]
+    rows = [json.dumps(line | {"body": body | {"seed": one}}) for one, line in enumerate(lines)]
+    rows[0] = rows[0].replace('"demo"', '"absent"')
+    form = {"data": {"purpose": "batch"}, "files": {"file": ("requests.jsonl", "\n".join(rows).encode())}}
+    file = (await http.post("/v1/files", headers=key, **form)).raise_for_status().json()
+    new = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+    (await http.post("/v1/batches", json=new, headers=key)).raise_for_status()
 
 
 @asynccontextmanager

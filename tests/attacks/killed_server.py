@@ -31,11 +31,13 @@ def hash_quickly() -> None:
     users.Argon2Hasher = quick_hasher  # type: ignore[misc,assignment]
 
 
-def serve(listener: socket.socket, settings: Settings, model: Path) -> None:
-    """Until somebody kills it."""
+def serve(listener: socket.socket, settings: Settings, model: Path, delay: float = 0.0) -> None:
+    """Until somebody kills it. `delay`: seconds that its engine takes for a token."""
     inspect_here(pytest.MonkeyPatch())
     hash_quickly()
-    state = open_state(settings, model, FakeEngine(Tokenizer(model)))
+    engine = FakeEngine(Tokenizer(model))
+    engine.delay = delay
+    state = open_state(settings, model, engine)
     asyncio.run(Server(state).serve(sockets=[listener]))
 
 

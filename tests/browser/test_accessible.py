@@ -24,13 +24,14 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 AXE = Path(__file__).parents[2] / "platform/web/frontend/node_modules/axe-core/axe.min.js"
 PAGES = (
     *("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system", "/adapters/no"),
-    *("/usage", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default", "/audit", "/audit/1"),
+    *("/batches", "/usage", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default", "/audit", "/audit/1"),
     *("/keys/0123456789ab", "/requests?search=none", "/account"),
 )
 EMPTY = {
     "/adapters": "No adapters yet",
     "/cache": "No adapters registered",
     "/requests": "No requests yet",
+    "/batches": "No batches yet",
     "/usage": "No usage in these",
     "/keys?tenant=acme": "No keys yet",
     "/users?tenant=acme": "No users yet",

@@ -159,6 +159,12 @@ class LiveServer:
         limits = httpx.Limits(max_connections=None)
         return httpx.AsyncClient(**self._client_options(key), limits=limits)
 
+    @property
+    def pid(self) -> int:
+        """Of the API process."""
+        assert self._process is not None
+        return self._process.pid
+
     def engine_pid(self) -> int:
         """The engine, found among the server's children."""
         assert self._process is not None

@@ -158,6 +158,8 @@ PAGES = {
     "GET /cache/what-if": OPERATE,
     "GET /playground": ADAPTERS,
     "GET /requests": READ,
+    "GET /batches": READ,
+    "POST /batches/{batch_id}/cancel": ADAPTERS,
     "GET /usage": READ,
     "GET /usage/points": READ,
     "GET /usage/csv": READ,

@@ -38,6 +38,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "POST /v1/responses/{response_id}/cancel": {},
     "GET /v1/batches/{batch_id}": {},
     "POST /v1/batches/{batch_id}/cancel": {},
+    "POST /batches/{batch_id}/cancel": {},
     "GET /api/v1/adapters/{name}": {},
     "GET /api/v1/adapters/{reference}/report": {},
     "POST /api/v1/adapters/{name}/versions": {"json": FILES},
@@ -125,14 +126,23 @@ LISTS = (
         "/api/v1/usage",
         "/api/v1/audit",
     ),
-    *("/", "/adapters", "/cache", "/playground", "/requests", "/dashboard/state", "/api/v1/audit?everyone=true"),
+    *(
+        "/",
+        "/adapters",
+        "/cache",
+        "/playground",
+        "/requests",
+        "/batches",
+        "/dashboard/state",
+        "/api/v1/audit?everyone=true",
+    ),
     *("/keys?show=all", "/users", "/usage", "/usage/csv?by=day,key,adapter", "/usage/points", "/audit"),
     *("/api/v1/audit/export", "/audit?everyone=true", "/audit/export", "/audit/export?format=jsonl&everyone=true"),
 )
 OF_ANY_TENANT = (
     *("/v1/files", "/v1/batches"),
     *("/api/v1/keys", "/api/v1/users", "/api/v1/usage", "/api/v1/audit", "/api/v1/audit/export"),
-    *("/keys", "/users", "/usage", "/usage/csv", "/usage/points", "/audit", "/audit/export"),
+    *("/keys", "/users", "/batches", "/usage", "/usage/csv", "/usage/points", "/audit", "/audit/export"),
 )
 
 

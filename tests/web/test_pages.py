@@ -27,10 +27,21 @@ from .test_adapters_api import put
 
 PAGES = (
     *("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/system"),
-    *("/usage", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default", "/audit", "/audit/1", "/account"),
+    *(
+        "/batches",
+        "/usage",
+        "/keys",
+        "/users",
+        "/users/admin",
+        "/tenants",
+        "/tenants/default",
+        "/audit",
+        "/audit/1",
+        "/account",
+    ),
 )
 WITH_PARTS = (
-    *("/adapters", "/cache", "/playground", "/requests"),
+    *("/adapters", "/cache", "/playground", "/requests", "/batches"),
     *("/usage", "/keys", "/users", "/tenants", "/audit"),
 )
 ACTIONS = ("enable", "disable", "pin", "unpin", "load", "evict", "certify", "aliases", "delete", "check", "versions")
@@ -50,6 +61,7 @@ POSTS = (
         "/account/password",
         *("/users", "/users/admin/role", "/users/admin/password", "/users/admin/remove"),
         *("/tenants", "/tenants/default", "/tenants/default/disable"),
+        "/batches/batch_none/cancel",
         "/logout",
     ),
 )

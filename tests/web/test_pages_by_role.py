@@ -16,6 +16,7 @@ from starlette.routing import compile_path
 from loraplex.web import app as web_app
 from loraplex.web.state import State
 
+from .batches.test_batches import begin, lines, prompt
 from .conftest import ADMIN_PASSWORD
 from .fake_engine import FakeEngine
 from .test_access import LOGINS, MATRIX, OPERATE, PUBLIC, add_people, key, log_in
@@ -157,7 +158,8 @@ async def visitor(client: httpx.AsyncClient, state: State, login: str, headers: 
 
 
 async def furnish(client: httpx.AsyncClient, state: State, folders: list[Path]) -> None:
-    """The same in both tenants: two versions with a route, a profile, a request, usage, keys."""
+    """The same in both tenants: two versions with a route, a profile, a request, usage, keys, a batch that runs."""
+    assert isinstance(state.engine, FakeEngine)
     for tenant in ("default", "acme"):
         client.headers.update(key(state, "admin", tenant=tenant))
         for folder in folders:
@@ -173,6 +175,10 @@ async def furnish(client: httpx.AsyncClient, state: State, folders: list[Path]) 
         async with asyncio.timeout(60):
             while not (await client.get("/api/v1/usage")).json()["data"]:
                 await asyncio.sleep(0.05)
+    state.engine.delay = 60
+    for tenant in ("default", "acme"):
+        client.headers.update(key(state, "admin", tenant=tenant))
+        await begin(client, lines([prompt(1)]))
 
 
 async def compared(client: httpx.AsyncClient, state: State, headers: dict[str, str]) -> set[str]:

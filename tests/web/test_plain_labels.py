@@ -18,7 +18,17 @@ SOURCES = sorted(
 )
 PAGES = (
     *("/", "/adapters", "/adapters/sql", "/adapters?search=none", "/upload", "/cache", "/playground", "/requests"),
-    *("/requests?search=none", "/usage", "/keys", "/users", "/users/admin", "/tenants", "/tenants/default", "/audit"),
+    *(
+        "/requests?search=none",
+        "/batches",
+        "/usage",
+        "/keys",
+        "/users",
+        "/users/admin",
+        "/tenants",
+        "/tenants/default",
+        "/audit",
+    ),
     *("/audit/1", "/system", "/account", "/keys?tenant=acme", "/users?tenant=acme", "/tenants/acme"),
 )
 BANNED = (

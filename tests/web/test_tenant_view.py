@@ -19,7 +19,7 @@ from .test_pages import HTML
 ACME = {"tenant": "acme"}
 PAGES = (
     *("/", "/adapters", "/adapters/sql", "/upload", "/cache", "/playground", "/requests", "/usage", "/keys", "/users"),
-    *("/audit", "/tenants", "/system", "/account", "/adapters/none"),
+    *("/batches", "/audit", "/tenants", "/system", "/account", "/adapters/none"),
 )
 
 

@@ -127,7 +127,10 @@ class Batches:
     def book(self, id: str, journal: Journal) -> Batch:
         """Take what the journal has and no ledger counts yet into the usage ledger and into the batch's own counts."""
         with self._database.read() as session:
-            booked = _row(session, id).booked_bytes
+            row = _row(session, id)
+            booked, now = row.booked_bytes, batch_view(row)
+        if journal.size == booked:
+            return now
         end, sums = journal.size, Sums(journal.records(booked))
         with self._own(id) as (session, row):
             assert row.booked_bytes == booked, "the journal's lock is held"

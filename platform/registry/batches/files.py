@@ -3,6 +3,7 @@
 import os
 import secrets
 import tempfile
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,8 @@ from .views import UNFINISHED, File, Page, file_view
 INPUT, OUTPUT = "batch", "batch_output"
 GRACE: Final = timedelta(hours=1)
 """For which bytes without a row stay: their row may be on its way."""
+PREFIX: Final = "file-"
+"""Of files on their way."""
 
 
 class FileWriter:
@@ -31,7 +34,7 @@ class FileWriter:
 
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
-        descriptor, path = tempfile.mkstemp(dir=store.incoming)
+        descriptor, path = tempfile.mkstemp(prefix=PREFIX, dir=store.incoming)
         self._file, self._path = os.fdopen(descriptor, "wb"), Path(path)
         self.size = 0
 
@@ -135,9 +138,11 @@ class Files:
         with self._database.read() as session:
             wanted = set(session.scalars(select(tables.File.id)))
         oldest = (utc_now() - grace).timestamp()
-        for path in self._store.files.iterdir():
-            if path.name not in wanted and path.stat().st_ctime < oldest:
-                path.unlink(missing_ok=True)
+        unwanted = (path for path in self._store.files.iterdir() if path.name not in wanted)
+        for path in (*unwanted, *self._store.incoming.glob(f"{PREFIX}*")):
+            with suppress(FileNotFoundError):
+                if path.stat().st_ctime < oldest:
+                    path.unlink()
 
 
 def new_file_id() -> str:

@@ -89,7 +89,17 @@ OPERATOR_ROUTES: Final = frozenset(
 )
 READ_ROUTES: Final = frozenset(
     {
-        *("/", "/logout", "/dashboard/live", "/dashboard/state", "/requests", "/usage", "/usage/points", "/usage/csv"),
+        *(
+            "/",
+            "/logout",
+            "/dashboard/live",
+            "/dashboard/state",
+            "/requests",
+            "/batches",
+            "/usage",
+            "/usage/points",
+            "/usage/csv",
+        ),
         *("/api/v1/me", "/api/v1/me/password", "/api/v1/engine/certificate", "/api/v1/usage"),
         "/api/v1/openapi.json",
         *("/account", "/account/password"),
@@ -97,7 +107,7 @@ READ_ROUTES: Final = frozenset(
 )
 ADAPTER_ROUTES: Final = ("/api/v1/adapters", "/adapters", "/cache")
 """Prefixes: to look needs READ, to change ADAPTERS."""
-EDITOR_PAGES: Final = frozenset({"/upload", "/playground"})
+EDITOR_PAGES: Final = frozenset({"/upload", "/playground", "/batches/{batch_id}/cancel"})
 """No key for inference alone opens a page."""
 
 

@@ -24,6 +24,7 @@ MENU: Final = (
     Entry("/cache", "Cache", "g c"),
     Entry("/playground", "Playground", "g p"),
     Entry("/requests", "Requests", "g r"),
+    Entry("/batches", "Batches", "g b"),
     Entry("/usage", "Usage", "g n"),
     Entry("/keys", "Keys", "g k"),
     Entry("/users", "Users", "g m"),

@@ -10,6 +10,7 @@ from .access import account, keys, login, tenants, users
 from .adapters import adapters, profile, upload
 from .aliases import alias_section
 from .audit import audit
+from .batches import batches
 from .cache import cache
 from .overview import live, system
 from .refusals import HANDLERS, page_of_crash, page_of_refusal
@@ -29,6 +30,7 @@ routers: Final[Sequence[APIRouter]] = (
     cache.router,
     playground.router,
     requests.router,
+    batches.router,
     usage.router,
     keys.router,
     users.router,

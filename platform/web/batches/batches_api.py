@@ -15,7 +15,7 @@ from ..http.refusals import as_api_error
 from .answers import batch_list, batch_object
 from .files_api import LEAST_SECONDS, MOST_SECONDS, owner_of
 
-ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+ENDPOINTS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
 """That lines may be sent to: those that take the pipeline."""
 MOST_METADATA: Final = 16
 PageSize = Annotated[int, Query(ge=1, le=100)]

@@ -1,4 +1,5 @@
-"""Gate: how many lines run now. Users come first: while any of their requests runs, or has just run, one line does."""
+"""Gate: how many lines run now. Users come first: while any of their requests runs, or has just run, one line does, and
+only for a part of the time."""
 
 import asyncio
 import time
@@ -12,6 +13,8 @@ from ..http.limits import Slots
 QUIET_SECONDS: Final = 1.0
 """Without a user's request, after which lines may use the whole engine."""
 LOOK_SECONDS: Final = 0.02
+REST: Final = 4.0
+"""Times as long as a line has run beside users, none does."""
 
 
 class Gate:
@@ -22,15 +25,19 @@ class Gate:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._inside = 0
         self._seen, self._seen_at = users.given, -QUIET_SECONDS
+        self._rests_until = 0.0
 
     @asynccontextmanager
     async def inside(self, tenant: str) -> AsyncIterator[None]:
         """Around one line of this tenant, which waits here until it may run."""
         await self._enter(tenant)
+        began = time.monotonic()
         try:
             yield
         finally:
             self._inside -= 1
+            now = time.monotonic()
+            self._rests_until = now + REST * (now - began)
             self._let_in()
 
     async def _enter(self, tenant: str) -> None:
@@ -58,7 +65,9 @@ class Gate:
         now = time.monotonic()
         if self._users.taken or self._users.given != self._seen:
             self._seen, self._seen_at = self._users.given, now
-        return self._most if now - self._seen_at > QUIET_SECONDS else 1
+        if now - self._seen_at > QUIET_SECONDS:
+            return self._most
+        return 1 if now >= self._rests_until else 0
 
     def _admit(self) -> None:
         """The first line of the tenant that has waited longest for its turn."""

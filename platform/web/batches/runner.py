@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from typing import Final
 
 from starlette.types import ASGIApp
@@ -21,6 +22,8 @@ LOOK_SECONDS: Final = 1.0
 REST_SECONDS: Final = 10.0
 """Until a batch that could not go on is tried again."""
 CLEAN_SECONDS: Final = 600.0
+MOST_OF_TENANT: Final = 4
+"""Batches of one tenant that run at once."""
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ class BatchRunner:
         self._gate = Gate(state.settings.batch_concurrency, state.requests)
         self._lines = LineRunner(app, state, self._gate)
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._tenants = Counter[str]()
+        """How many of each run."""
         self._resting: dict[str, float] = {}
         """Batch -> when it may be tried again."""
 
@@ -52,7 +57,7 @@ class BatchRunner:
         while True:
             try:
                 for batch in await asyncio.to_thread(self._state.registry.batches.unfinished):
-                    if batch.id not in self._running and time.monotonic() >= self._resting.get(batch.id, 0):
+                    if self._may_begin(batch):
                         await self._begin(batch)
                 away = False
             except Exception as error:
@@ -61,6 +66,12 @@ class BatchRunner:
                 away = True
             await asyncio.sleep(LOOK_SECONDS)
 
+    def _may_begin(self, batch: Batch) -> bool:
+        """Others of the tenant wait until one has ended; one that is to be cancelled does not."""
+        if batch.id in self._running or time.monotonic() < self._resting.get(batch.id, 0):
+            return False
+        return self._tenants[batch.tenant] < MOST_OF_TENANT or batch.status == "cancelling"
+
     async def _begin(self, batch: Batch) -> None:
         try:
             journal = await asyncio.to_thread(self._state.registry.batches.journal, batch.id)
@@ -68,7 +79,12 @@ class BatchRunner:
             return
         task = asyncio.create_task(self._run(batch, journal))
         self._running[batch.id] = task
-        task.add_done_callback(lambda _: self._running.pop(batch.id))
+        self._tenants[batch.tenant] += 1
+        task.add_done_callback(lambda _: self._end(batch))
+
+    def _end(self, batch: Batch) -> None:
+        del self._running[batch.id]
+        self._tenants[batch.tenant] -= 1
 
     async def _run(self, batch: Batch, journal: Journal) -> None:
         registry, settings = self._state.registry, self._state.settings

@@ -25,6 +25,7 @@ from ..fake_engine import BASE_SENTENCE, FakeEngine
 
 ENDED = ("completed", "failed", "expired", "cancelled")
 COMPLETIONS, CHATS, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
 Body = dict[str, Any]
 
 
@@ -81,6 +82,7 @@ def same(body: Any) -> Any:
     [
         (COMPLETIONS, [prompt(1), prompt(2, n=2, logprobs=1), prompt(3, echo=True, temperature=0), {"model": "x"}]),
         (CHATS, [{"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}, {"stop": 1}]),
+        (EMBEDDINGS, [{"model": "tiny", "input": ["Hi", "there"]}, {"model": "tiny", "input": 5}]),
         (RESPONSES, [{"model": "tiny", "input": "Hi", "max_output_tokens": 16}, {"model": "tiny", "input": 5}]),
     ],
 )
