@@ -19,7 +19,8 @@ async def health() -> Response:
     return Response(status_code=200)
 
 
-@router.api_route("/ping", methods=["GET", "POST"])
+@router.post("/ping", operation_id="post_ping")
+@router.get("/ping", operation_id="get_ping")
 async def ping() -> Response:
     """As /health, where SageMaker looks."""
     return Response(status_code=200)
