@@ -25,7 +25,8 @@ from sqlalchemy import insert, select, text
 from starlette.routing import compile_path
 
 from loraplex.engine.processes.long_lived import keep_for_good
-from loraplex.engine.protocol import AdapterStatus, EngineStatus
+from loraplex.engine.protocol import EngineStatus
+from loraplex.engine.status import AdapterStatus
 from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.access.tenants import tenant_id
 from loraplex.registry.adapters.profiles import ServingProfile

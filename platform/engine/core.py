@@ -7,12 +7,13 @@ from collections.abc import Callable
 from .constraints.grammar_manager import GrammarManager
 from .device.faults import judge
 from .histogram import STEP_TOKENS, Histogram, LoadTimes
-from .protocol import AdapterStatus, EngineStatus, FromEngine, GenerateRequest, Tokens
+from .protocol import EngineStatus, FromEngine, GenerateRequest, Tokens
 from .runner.clipping import ClippingTotals
 from .runner.steps import Runner, StepsInFlight
 from .scheduler.plan import StepPlan
 from .scheduler.scheduler import Scheduler
 from .scheduler.status import count_adapters, count_tenants, map_blocks
+from .status import AdapterStatus
 
 logger = logging.getLogger(__name__)
 

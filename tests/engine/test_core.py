@@ -5,11 +5,12 @@ import pytest
 
 from loraplex.engine.core import EngineCore
 from loraplex.engine.kv_cache.block_pool import BlockPool
-from loraplex.engine.protocol import AdapterStatus, FinishReason
+from loraplex.engine.protocol import FinishReason
 from loraplex.engine.runner.steps import Ended
 from loraplex.engine.sampling.state import Sampled
 from loraplex.engine.scheduler.plan import StepPlan, StepResult
 from loraplex.engine.scheduler.scheduler import Scheduler
+from loraplex.engine.status import AdapterStatus
 
 from .fake_adapters import FakeAdapters
 from .harness import Harness, make_limits, make_request, tokens

@@ -1,5 +1,5 @@
 from loraplex.engine.histogram import Histogram, LoadTimes
-from loraplex.engine.protocol import AdapterStatus
+from loraplex.engine.status import AdapterStatus
 
 from .harness import Harness, make_request, tokens
 

@@ -9,18 +9,15 @@ from loraplex.engine.ipc.client import AdapterError, EngineState, EngineUnavaila
 from loraplex.engine.pooling.wanted import ModelClasses, ModelPooling
 from loraplex.engine.protocol import (
     AdapterSpec,
-    AdapterStatus,
-    Clipping,
-    Distribution,
     EngineInfo,
     EngineStatus,
     FinishReason,
     GenerateRequest,
-    TenantStatus,
     TokenLogprob,
     Tokens,
 )
 from loraplex.engine.startup.loaded_files import LoadedFiles
+from loraplex.engine.status import AdapterStatus, Clipping, Distribution, TenantStatus
 from loraplex.engine.structured_outputs import SOURCES
 from loraplex.engine.text.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ import pytest
 from bs4 import BeautifulSoup
 from rich.console import Console
 
-from loraplex.engine.protocol import AdapterStatus
+from loraplex.engine.status import AdapterStatus
 from loraplex.web.admin.cache.cache_rows import cache_view
 from loraplex.web.admin.figures.known_adapters import Known
 from loraplex.web.cli.serve.banner import print_banner

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from bs4 import BeautifulSoup
 
-from loraplex.engine.protocol import Clipping
+from loraplex.engine.status import Clipping
 from loraplex.web.state import State
 
 from .conftest import ADMIN_PASSWORD

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 
-from loraplex.engine.protocol import AdapterStatus
+from loraplex.engine.status import AdapterStatus
 from loraplex.web.access.caller import Caller
 from loraplex.web.access.permissions import permissions_of_user
 from loraplex.web.admin.figures.cache_history import CacheHistory

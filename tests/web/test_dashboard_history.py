@@ -11,7 +11,7 @@ import httpx
 import pytest
 from bs4 import BeautifulSoup
 
-from loraplex.engine.protocol import AdapterStatus
+from loraplex.engine.status import AdapterStatus
 from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.snapshot import Snapshot
 from loraplex.registry.usage.usage import HourOfUse

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ..histogram import Histogram
-from ..protocol import StructuredStatus
+from ..status import StructuredStatus
 
 COMPILE_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0)
 MASK_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.025, 0.1)

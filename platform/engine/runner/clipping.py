@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from ..protocol import AdapterStatus, Clipping
 from ..scheduler.plan import Scheduled
+from ..status import AdapterStatus, Clipping
 
 BASE: Final = ""
 """In place of a digest: no adapter acted on the token."""

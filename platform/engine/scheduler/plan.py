@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ..protocol import Clipping, RequestFailed, TokenLogprob
+from ..protocol import RequestFailed, TokenLogprob
 from ..sampling.state import Sampled, SampleRow
+from ..status import Clipping
 from .sequence import Sequence
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ..kv_cache.block_pool import PADDING_BLOCK
-from ..protocol import AdapterStatus, TenantStatus
+from ..status import AdapterStatus, TenantStatus
 from .request_table import RequestTable
 from .sequence import Sequence
 

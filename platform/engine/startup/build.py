@@ -24,9 +24,10 @@ from ..model.operations.operations import cpu_operations, cuda_operations
 from ..model.served import quantization_words
 from ..pooling.modules_file import read_pooling
 from ..pooling.wanted import ModelClasses, ModelPooling
-from ..protocol import AdapterStatus, EngineInfo
+from ..protocol import EngineInfo
 from ..scheduler.admission import Limits
 from ..scheduler.scheduler import Scheduler
+from ..status import AdapterStatus
 from .kv_cache_size import cache_dtype_name, choose_cache_dtype
 from .loaded import Builder, Loaded, Shares
 from .loaded_files import LoadedFiles

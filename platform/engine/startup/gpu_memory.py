@@ -16,7 +16,7 @@ import torch
 from ..config import EngineConfig
 from ..device.faults import memory_error
 from ..model.config import ModelConfig
-from ..protocol import DeviceMemory
+from ..status import DeviceMemory
 from .kv_cache_size import LEAST_BLOCKS, KvCachePlan, block_bytes, plan_blocks
 
 GRAPH_BYTES_PER_LAYER: Final = 400_000

@@ -22,8 +22,8 @@ from ..model.config import ModelConfig
 from ..model.decoder import Decoder
 from ..model.decoder_loader import DecoderLoader
 from ..pooling.vectors import Vector
-from ..protocol import DeviceMemory
 from ..runner.steps import Runner
+from ..status import DeviceMemory
 from .kv_cache_size import KvCachePlan
 from .loaded_files import LoadedFiles
 from .static_scales import CacheScales

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from loraplex.engine.ipc.client import EngineState
-from loraplex.engine.protocol import AdapterStatus
+from loraplex.engine.status import AdapterStatus
 
 from ..http.errors import ApiError
 from ..state import State

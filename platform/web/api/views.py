@@ -4,7 +4,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from loraplex.engine.protocol import AdapterStatus
+from loraplex.engine.status import AdapterStatus
 from loraplex.registry.adapters.views import Adapter, Version
 
 from ..observability.hourly_use import hour_begun

@@ -5,7 +5,8 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from loraplex.engine.protocol import AdapterStatus, EngineStatus, TenantStatus
+from loraplex.engine.protocol import EngineStatus
+from loraplex.engine.status import AdapterStatus, TenantStatus
 from loraplex.registry.adapters.views import Adapter
 
 from ..access.caller import Caller

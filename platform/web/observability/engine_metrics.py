@@ -9,7 +9,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from loraplex.engine.protocol import AdapterStatus, Distribution, EngineInfo, EngineStatus, StructuredStatus
+from loraplex.engine.protocol import EngineInfo, EngineStatus
+from loraplex.engine.status import AdapterStatus, Distribution, StructuredStatus
 from loraplex.registry.snapshot import Snapshot, Snapshots
 
 from ..adapters.engine_door import EngineDoor

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from loraplex.engine.protocol import Clipping, EngineInfo
+from loraplex.engine.protocol import EngineInfo
+from loraplex.engine.status import Clipping
 
 EIGHT_BITS: Final = ("fp8_e4m3", "fp8_e5m2", "int8")
 LEAST_PERCENT: Final = 0.001

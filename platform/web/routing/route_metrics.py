@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricF
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from loraplex.engine.protocol import Distribution
+from loraplex.engine.status import Distribution
 
 from ..observability.metrics import adapter_label
 from .tallies import Lane, Tallies

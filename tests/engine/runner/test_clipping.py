@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from loraplex.engine.protocol import AdapterRef, AdapterStatus, Clipping
+from loraplex.engine.protocol import AdapterRef
 from loraplex.engine.runner.clipping import BASE, ClippingTotals, count_clipped
 from loraplex.engine.runner.steps import Ended
 from loraplex.engine.scheduler.plan import Scheduled, StepPlan
+from loraplex.engine.status import AdapterStatus, Clipping
 
 from ..harness import Harness, make_request, tokens
 from .test_runner import sequence

@@ -8,10 +8,11 @@ import torch
 
 from loraplex.engine.core import EngineCore
 from loraplex.engine.kv_cache.block_pool import BlockPool
-from loraplex.engine.protocol import Clipping, FromEngine, RequestFailed, Tokens
+from loraplex.engine.protocol import FromEngine, RequestFailed, Tokens
 from loraplex.engine.sampling.state import Sampled
 from loraplex.engine.scheduler.plan import StepPlan, StepResult
 from loraplex.engine.scheduler.scheduler import Scheduler
+from loraplex.engine.status import Clipping
 
 from ..harness import make_limits, make_request, tokens
 from ..virtual_model import VirtualDevice

@@ -21,10 +21,10 @@ from loraplex.engine.model.decoder import Decoder
 from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.folder import FOLDED_SCALES
 from loraplex.engine.model.loader import Checkpoint
-from loraplex.engine.protocol import Clipping
 from loraplex.engine.startup.kv_cache_size import choose_cache_dtype
 from loraplex.engine.startup.scales_file import ScalesFile, read_scales_file, write_scales_file
 from loraplex.engine.startup.static_scales import OF_FOLDED, OWN_WORDS, CacheScales, choose_scales, read_scales
+from loraplex.engine.status import Clipping
 from loraplex.quant.linears.torch_linear import TorchLinear
 from loraplex.quant.schemes.selector import SchemeSelector
 from tests.checkpoints import make_adapter, make_checkpoint

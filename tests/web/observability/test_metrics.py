@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from loraplex.engine.protocol import DeviceMemory
+from loraplex.engine.status import DeviceMemory
 from loraplex.registry.database.tables import DEFAULT_TENANT
 from loraplex.web.observability.engine_memory import memory_words
 from loraplex.web.observability.engine_metrics import names_by_digest

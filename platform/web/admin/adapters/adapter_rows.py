@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from loraplex.engine.protocol import AdapterStatus
+from loraplex.engine.status import AdapterStatus
 from loraplex.registry.adapters.views import Adapter, Version
 
 from ...adapters.reconciler import Reconciler

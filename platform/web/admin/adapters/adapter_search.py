@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from loraplex.engine.protocol import AdapterStatus
+from loraplex.engine.status import AdapterStatus
 from loraplex.registry.adapters.views import Adapter, Version
 
 from ...adapters.reconciler import Reconciler

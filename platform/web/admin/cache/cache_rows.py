@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from loraplex.engine.protocol import AdapterStatus
+from loraplex.engine.status import AdapterStatus
 
 from ...access.caller import Caller
 from ...management.engine_view import status_for

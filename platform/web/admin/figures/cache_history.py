@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from loraplex.engine.protocol import AdapterStatus, EngineStatus, TenantStatus
+from loraplex.engine.protocol import EngineStatus
+from loraplex.engine.status import AdapterStatus, TenantStatus
 
 from .tiers import used_blocks
 from .traffic import POINT_SECONDS, SECONDS

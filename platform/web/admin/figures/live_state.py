@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from loraplex.engine.protocol import AdapterStatus, EngineInfo, EngineStatus
+from loraplex.engine.protocol import EngineInfo, EngineStatus
+from loraplex.engine.status import AdapterStatus
 
 from ...access.caller import Caller
 from ...management.engine_view import kind_of, status_for

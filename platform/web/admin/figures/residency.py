@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from loraplex.engine.protocol import AdapterStatus
+from loraplex.engine.status import AdapterStatus
 
 from ...units import span_words
 

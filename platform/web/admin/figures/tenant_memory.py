@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loraplex.engine.protocol import AdapterStatus, TenantStatus
+from loraplex.engine.status import AdapterStatus, TenantStatus
 
 from ...access.caller import Caller
 from ...state import State

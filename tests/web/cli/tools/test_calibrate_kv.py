@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine.protocol import Clipping
+from loraplex.engine.status import Clipping
 from tests.checkpoints import make_adapter, make_checkpoint
 
 from ...typed import Run, typed
