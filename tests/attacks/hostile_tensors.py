@@ -35,7 +35,7 @@ ABSENT = {
     "layer-of-30-digits": (Q_A.replace(".0.", f".{10**29}."), "not adapter tensors for a linear layer"),
     "layer-too-high": (tensor_name(2, "q_proj", "A"), "the base has 2 layers"),
     "layer-99999": (tensor_name(99_999, "q_proj", "A"), "the base has 2 layers"),
-    "without-head": (Q_A.replace("model.model.model", "model.model"), "trained on the model without its head"),
+    "without-head-too": (Q_A.replace("model.model.model", "model.model"), "has two tensors for lora_A"),
     "expert": (Q_A.replace("self_attn.q_proj", "mlp.experts.0.w1"), "LoRA on experts is not supported"),
 }
 """name -> (a tensor too many, why it lands nowhere)."""

@@ -75,7 +75,12 @@ class KnownServer:
         digests = [hashlib.sha256(file).hexdigest() for file in (config, weights)]
         stable, candidate = self._versions
         load = {"lora_name": ADAPTER, "lora_path": str(self._folders[0]), "load_inplace": True}
+        pair, ranked = {"text_1": "a", "text_2": ["b", "c"]}, {"query": "a", "documents": ["b", "c"]}
         return {
+            "POST /v1/embeddings": {"model": "tiny", "input": ["a", "b"]},
+            "POST /pooling": {"input": [5, 6]},
+            **dict.fromkeys(("POST /score", "POST /v1/score"), pair),
+            **dict.fromkeys(("POST /rerank", "POST /v1/rerank", "POST /v2/rerank"), ranked),
             "POST /api/v1/adapters/{name}/versions": dict(zip(FIELDS.values(), digests, strict=False)),
             "PUT /api/v1/adapters/{name}/files/{filename}": config,
             "PUT /api/v1/adapters/{name}/aliases/{alias}": {"weights": {str(stable): 90, str(candidate): 10}},

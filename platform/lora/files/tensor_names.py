@@ -29,8 +29,9 @@ _NORM_PARENTS: Final = {
 _ALL_PARENTS: Final = PARENTS | _NORM_PARENTS
 
 _IN_LAYER: Final = re.compile(
-    r"base_model\.model\.model\.layers\.(0|[1-9][0-9]{0,4})\.(?:(self_attn|mlp)\.)?([a-z_]+?)\.([a-zA-Z0-9_.]+)"
+    r"base_model\.model\.(?:model\.)?layers\.(0|[1-9][0-9]{0,4})\.(?:(self_attn|mlp)\.)?([a-z_]+?)\.([a-zA-Z0-9_.]+)"
 )
+"""PEFT names a model without its head, as embedding models are trained, without the second `model`."""
 _ONCE: Final = re.compile(r"base_model\.model\.(?:(model)\.)?(embed_tokens|lm_head|norm)\.([a-zA-Z0-9_.]+)")
 
 TRAINING_AID: Final = "training aid"
@@ -76,7 +77,6 @@ _WHOLE: Final = ("weight", "base_layer.weight", "modules_to_save.weight", "origi
 _FOREIGN: Final = (
     (".experts.", "LoRA on experts is not supported"),
     (".bias", "not the bias of a linear layer of the base"),
-    ("base_model.model.layers.", "trained on the model without its head: train it on the causal language"),
 )
 """Part of a name -> why such tensors are not served; first match."""
 
@@ -107,7 +107,7 @@ def locate(name: str, base: BaseSignature) -> Location | str:
     if match is not None:
         return _locate_in_layer(name, int(match[1]), match[2] or "", match[3], match[4], base)
     match = _ONCE.fullmatch(name)
-    if match is None or (match[2] == HEAD) is bool(match[1]):
+    if match is None or (match[2] == HEAD and match[1]):
         return _foreign(name)
     part = _part(match[2], match[3])
     if part is None or match[2] not in base.shapes():

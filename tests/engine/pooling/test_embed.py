@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
 from torch.nn.functional import cosine_similarity, normalize
+from transformers import AutoModel
 
 from loraplex import LLM, LoRARequest, PoolingParams, SamplingParams
 from tests.checkpoints import make_adapter, make_checkpoint, reference_model
@@ -209,3 +212,34 @@ def test_only_one_known_pooling_is_taken(mode: str, tmp_path: Path) -> None:
     write_modules(base, mode, pooling_mode_max_tokens=True)
     with LLM(base, **SETTINGS) as llm, pytest.raises(ValueError, match=r"pooling_mode_max_tokens.* is not supported"):
         llm.embed("a", use_tqdm=False)
+
+
+def test_adapters_trained_on_a_model_without_its_head(tmp_path: Path) -> None:
+    """As sentence-transformers trains them: PEFT's names then lack a `model`."""
+    base = make_checkpoint(tmp_path / "base", "qwen3", head_dim=32)
+    config = LoraConfig(
+        r=4,
+        target_modules=["q_proj", "down_proj"],
+        task_type="FEATURE_EXTRACTION",
+        rank_pattern={"layers.0.self_attn.q_proj": 2},
+        modules_to_save=["norm"],
+    )
+    adapted = get_peft_model(AutoModel.from_pretrained(base, dtype=torch.float32), config).eval()
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(4)
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(std=0.3)
+            elif "modules_to_save" in name:
+                parameter.uniform_(0.5, 1.5)
+    adapted.save_pretrained(tmp_path / "adapter")
+    assert any(
+        ".model.layers." in name and ".model.model." not in name
+        for name in load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    )
+    with LLM(base, {"one": tmp_path / "adapter"}, **SETTINGS) as llm:
+        outputs = llm.embed(PROMPTS, adapter="one", use_tqdm=False)
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        with torch.no_grad():
+            hidden = adapted(torch.tensor([prompt])).last_hidden_state[0]
+        assert close_to(output.outputs.embedding, normalize(hidden.mean(dim=0), dim=0)), len(prompt)
