@@ -50,12 +50,16 @@ def _ignored_within(body: Mapping[str, Any]) -> list[str]:
     blocks = (
         block
         for message in (messages if isinstance(messages, list) else ())
-        for block in (_member(message, "content") or ())
+        for block in _listed(_member(message, "content"))
     )
     return found + (["messages.content.is_error"] if any(_member(block, "is_error") for block in blocks) else [])
 
 
 WITHIN: Final = (("thinking", "budget_tokens"), ("output_config", "effort"))
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _member(value: object, name: str) -> Any:

@@ -82,7 +82,9 @@ async def test_a_bound_must_be_there(client: httpx.AsyncClient, bound: Any) -> N
 
 
 async def test_counting_names_fields_too(client: httpx.AsyncClient) -> None:
-    for fields, words in (({"messages": []}, "messages"), (user(IMAGE), "messages[0].content[0].type")):
+    number = {"messages": [{"role": "user", "content": 5.5}]}
+    wrong = (({"messages": []}, "messages"), (user(IMAGE), "messages[0].content[0].type"), (number, "content"))
+    for fields, words in wrong:
         assert words in (await ask(client, 400, COUNT, **fields))["message"]
     error = await ask(client, 404, COUNT, model="absent")
     assert error["type"] == "not_found_error" and "`absent`" in error["message"]
