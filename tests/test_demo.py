@@ -22,6 +22,7 @@ from loraplex.registry.adapters.promotion import LEAST_TOKENS
 from loraplex.web.cli.serve.demo import add_demo_adapters, demo_wanted
 from loraplex.web.settings.settings import Settings
 from loraplex.web.state import open_state
+from loraplex.web.tool_calls.formats.known import AUTO, style_of
 from tests.web.fake_engine import FakeEngine
 
 MODEL = FOLDER / "model"
@@ -159,6 +160,30 @@ def test_the_chat_template_is_the_text_the_models_were_trained_on() -> None:
     for answer_next in (False, True):
         text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=answer_next)
         assert text == render(chat, answer_next=answer_next)
+
+
+def test_the_template_tells_of_tools_their_calls_and_results() -> None:
+    """In a style that the server recognizes; agents are tried on the demo first."""
+    tokenizer, arguments = load_tokenizer(MODEL), {"city": "Paris"}
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}, "day": {"type": "string"}}}
+    tools = [
+        {"type": "function", "function": {"name": "weather", "parameters": parameters}},
+        {"type": "function", "function": {"name": "time"}},
+    ]
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+    chat = [
+        {"role": "user", "content": "Is it cold?"},
+        {"role": "assistant", "content": "", "tool_calls": [call, call]},
+        {"role": "tool", "tool_call_id": "1", "content": "5 degrees"},
+    ]
+    text = tokenizer.apply_chat_template(chat, tools=tools, tokenize=False, add_generation_prompt=True)
+    written = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+    assert text == (
+        "<|begin|><|user|>[weather(city, day), time()] Is it cold?<|end|>"
+        f"<|assistant|>{written}\n{written}<|end|><|user|>Result: 5 degrees<|end|><|assistant|>"
+    )
+    style = style_of(AUTO, Tokenizer(MODEL).chat_template or "")
+    assert style is not None and style.name == "hermes"
 
 
 @each_job

@@ -7,10 +7,24 @@ SPECIAL_TOKENS = [PAD, BEGIN, END, *(f"<|{role}|>" for role in ROLES)]
 TEMPLATE = (
     "{{- bos_token -}}"
     "{%- for message in messages -%}"
-    "{{- '<|' + message['role'] + '|>' + message['content'] | trim + eos_token -}}"
+    "{%- if message['role'] == 'tool' -%}{{- '<|user|>Result: ' -}}"
+    "{%- else -%}{{- '<|' + message['role'] + '|>' -}}{%- endif -%}"
+    "{%- if tools and message['role'] == 'user' -%}{{- '[' -}}"
+    "{%- for tool in tools -%}"
+    "{{- tool.function.name + '(' + ((tool.function.parameters or {}).properties or {}) | join(', ') + ')' -}}"
+    "{{- ', ' if not loop.last -}}"
+    "{%- endfor -%}{{- '] ' -}}{%- endif -%}"
+    "{{- (message['content'] or '') | trim -}}"
+    "{%- for call in message.tool_calls or [] -%}"
+    "{{- '\\n' if message['content'] or not loop.first -}}"
+    "{{- '<tool_call>\\n{\"name\": ' + call.function.name | tojson + ', \"arguments\": ' -}}"
+    "{{- call.function.arguments | tojson + '}\\n</tool_call>' -}}"
+    "{%- endfor -%}"
+    "{{- eos_token -}}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
+"""Of tools it tells names and parameters, before a user's words. No model here was trained on that."""
 
 Message = dict[str, str]
 

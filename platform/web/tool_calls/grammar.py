@@ -1,7 +1,7 @@
 """Grammars, in llguidance's dialect of Lark, of answers that call tools as the schemas of these say."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,6 +9,9 @@ from .formats.style import Style
 
 WHITESPACE: Final = r"[\x20\x0A\x0D\x09]{1,40}"
 """Between two marks of JSON: as `engine/constraints/grammars.py` has it."""
+SPACED: Final = {"whitespace_pattern": WHITESPACE}
+TIGHT: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""As json.dumps writes: a model that was not trained on calls may never end its white space."""
 ANY_OBJECT: Final = {"type": "object"}
 TokenOf = Callable[[str], int | None]
 """The id of the token that a marker is in a tokenizer; None: it is ordinary text."""
@@ -24,7 +27,7 @@ class EnforcedTool:
 
 def demanded(style: Style, tools: Sequence[EnforcedTool], single: bool, token_of: TokenOf) -> str:
     """Of answers that are calls and nothing else: one of them, or one and more."""
-    return _grammar("start: calls", style, tools, single, token_of)
+    return _grammar("start: calls", style, tools, single, token_of, options=TIGHT)
 
 
 def allowed(
@@ -48,9 +51,16 @@ def allowed(
 
 
 def _grammar(
-    start: str, style: Style, tools: Sequence[EnforcedTool], single: bool, token_of: TokenOf, text: bool = False
+    start: str,
+    style: Style,
+    tools: Sequence[EnforcedTool],
+    single: bool,
+    token_of: TokenOf,
+    text: bool = False,
+    options: Mapping[str, Any] = SPACED,
 ) -> str:
-    """`start` and the rules it may use: calls (of one run or more), run (what follows an opening), TEXT."""
+    """`start` and the rules it may use: calls (of one run or more), run (what follows an opening), TEXT. `options`: of
+    the JSON in calls."""
     opening, closing = (_marker(marker, token_of) for marker in (style.opening, style.closing))
     several = not single and style.several
     more = f" ({_text(style.between)} call)*" if several and style.next_run is None else ""
@@ -62,21 +72,21 @@ def _grammar(
         f"calls: {opened}{again}",
         f"run: {_text(style.before)} call{more} {_text(style.after)} {closing}",
         "call: " + " | ".join(f"tool_{number}" for number in range(len(tools))),
-        *(_tool(number, tool, style.arguments) for number, tool in enumerate(tools)),
+        *(_tool(number, tool, style.arguments, options) for number, tool in enumerate(tools)),
     ]
     return "\n".join(rule.rstrip() for rule in rules)
 
 
-def _tool(number: int, tool: EnforcedTool, member: str) -> str:
+def _tool(number: int, tool: EnforcedTool, member: str, options: Mapping[str, Any]) -> str:
     """A rule on a line of its own: errors name the line."""
     # In the pieces that JSON has as well: the text of an answer in JSON may begin alike.
     pieces = ("{", '"name"', ": ", json.dumps(tool.name), ", ", f'"{member}"', ": ")
-    return f'tool_{number}: {" ".join(map(_text, pieces))} {_json(tool.schema)} "}}"'
+    return f'tool_{number}: {" ".join(map(_text, pieces))} {_json(tool.schema, options)} "}}"'
 
 
-def _json(schema: dict[str, Any]) -> str:
+def _json(schema: dict[str, Any], options: Mapping[str, Any] = SPACED) -> str:
     """The schema's own options would overrule ours."""
-    return "%json " + json.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITESPACE}})
+    return "%json " + json.dumps({**schema, "x-guidance": dict(options)})
 
 
 def _marker(marker: str, token_of: TokenOf) -> str:
