@@ -162,6 +162,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(state.database_watch.stop)
         await asyncio.to_thread(state.text_processors.close)
         await asyncio.to_thread(state.bookkeeper.end)
+        if state.tracing is not None:
+            await asyncio.to_thread(state.tracing.close)
         state.registry.close()
 
 

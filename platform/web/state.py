@@ -37,6 +37,7 @@ from .http.limits import Slots
 from .inference.inference import Inference
 from .observability.database_watch import DatabaseWatch
 from .observability.metrics import Metrics
+from .observability.tracing import Tracing
 from .quotas.quotas import Quotas
 from .routing.callers import RecentCallers
 from .routing.guard import GuardKeeper
@@ -185,6 +186,7 @@ def open_state(
         guard=GuardKeeper(registry, tallies, reconciler),
         shadows=ShadowPool(door, tallies, metrics),
         chain=ChainCheck(registry.audit.verify),
+        tracing=Tracing(settings.otlp_traces_endpoint) if settings.otlp_traces_endpoint else None,
         requests=Slots(settings.max_concurrent_requests, "requests in flight"),
         background=Slots(settings.batch_concurrency, "lines of batches in flight"),
         uploads=UploadSlots(settings.max_concurrent_uploads),

@@ -29,6 +29,7 @@ from ..http.database_errors import fault_of
 from ..http.errors import ApiError, forbidden, not_found, overloaded, unauthorized
 from ..http.fair_executor import asking
 from ..http.open_connections import tell_known
+from ..observability.tracing import note_parent
 from ..settings.loopback import is_loopback
 from ..settings.running_server import ACTOR
 
@@ -70,6 +71,7 @@ async def guard(request: Request) -> None:
     caller = request.state.caller = await _caller(request, state, needed)
     tell_known(request.scope)
     asking.set(caller.tenant)
+    note_parent(request.headers)
     if not caller.allows(Permission.OPERATE if needed == MONITORING else needed):
         raise _lacking(caller, needed, request.scope["route"].path)
     if caller.only is not None and needed != Permission.INFERENCE:

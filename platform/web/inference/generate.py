@@ -54,6 +54,7 @@ async def generate(
             end_token_id=end_token_id,
             shown_tokens=spec.shown_tokens,
             on_end=on_end,
+            tracing=inference.tracing,
         )
         for number, request in enumerate(_requests(caller, spec, params))
     ]

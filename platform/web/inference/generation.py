@@ -14,6 +14,7 @@ from ..adapters.engine_door import EngineDoor
 from ..http.errors import ApiError, from_engine, overloaded
 from ..observability.metrics import Metrics, RequestLabel, RequestTimer
 from ..observability.request_log import FinishedRequest
+from ..observability.tracing import Tracing
 from ..quotas.meters import Usage
 from ..text.text_processor import TextProcessor
 
@@ -62,13 +63,14 @@ class Generation:
         end_token_id: int | None = None,
         shown_tokens: Collection[int] = (),
         on_end: OnEnd | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._engine = engine
         self._request = request
         self._explain = explain
         self._first_index = first_index
         self._end_token_id = end_token_id
-        self._on_end = on_end
+        self._on_end, self._tracing = on_end, tracing
         self.text_processor = text_processor
         self._timer = RequestTimer(metrics, label, request)
         self.prompt_token_ids = request.prompt_token_ids
@@ -113,6 +115,8 @@ class Generation:
             raise
         finally:
             self.finished = self._timer.close(aborted=bool(self._choices))
+            if self._tracing is not None:
+                self._tracing.note(self.finished, self._request)
             if self._on_end is not None:
                 self._on_end(self.finished, ended_by)
 

@@ -10,6 +10,7 @@ from ..adapters.engine_door import EngineDoor
 from ..adapters.reconciler import Reconciler
 from ..http.limits import Slots
 from ..observability.metrics import Metrics
+from ..observability.tracing import Tracing
 from ..quotas.quotas import Quotas
 from ..routing.callers import RecentCallers
 from ..routing.shadow_pool import ShadowPool
@@ -35,6 +36,8 @@ class Inference:
     tallies: Tallies
     callers: RecentCallers
     shadows: ShadowPool
+    tracing: Tracing | None = None
+    """None: nobody collects spans."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is to end: nothing new is begun, endless streams end."""
 

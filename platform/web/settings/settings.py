@@ -219,6 +219,9 @@ class Settings(BaseSettings):
         None, description="Extra port that serves only /metrics and the probes, without a key; none: no extra port"
     )
     metrics_host: str = Field("127.0.0.1", min_length=1, description="Address that metrics_port listens on")
+    otlp_traces_endpoint: str = Field(
+        "", description="OTLP collector that gets a span for each request (extra otel); empty: none"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Minimum log level")
     log_probes: bool = Field(
         False, description="Also log requests for /health, /ready and /metrics, which arrive every few seconds"

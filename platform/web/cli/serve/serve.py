@@ -20,6 +20,7 @@ from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.engine.processes.spawn import EngineProcess
 
 from ...observability.logs import configure_logs
+from ...observability.tracing import check_tracing
 from ...settings.data_folder import prepare_data_folder
 from ...settings.loopback import warn_of_open
 from ...settings.settings import Settings
@@ -56,6 +57,7 @@ def serve(settings: Settings, context: typer.Context) -> None:
     _listen_to_signals(end_at_once)
     configure_logs(settings.log_level, settings.log_json)
     warn_of_open(settings)
+    check_tracing(settings.otlp_traces_endpoint)
     tell_translation(settings, context.meta[TRANSLATION])
     with listen(settings.host, settings.port) as listener, _monitoring_listener(settings) as other:
         engine = _start_engine(settings)

@@ -115,7 +115,6 @@ ROWS: Final = (
     *arguments(
         NOTHING, "settings are read from loraplex.toml in the data folder, or the file LORAPLEX_CONFIG", "config"
     ),
-    *arguments(NOTHING, "/metrics and the page Requests have each request's times", "otlp_traces_endpoint"),
     *arguments(OFF, "the server speaks HTTP", switches="grpc"),
 )
 ARGUMENTS: Final[Mapping[str, Argument]] = {**engine.ARGUMENTS, **dict(ROWS)}
