@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
@@ -89,6 +89,19 @@ async def _caller(request: Request, state: "State", needed: str) -> Caller:
         return ANYONE
 
 
+def caller_of_key(metadata: Mapping[str, str], state: "State") -> Caller:
+    """As `guard` finds it, of a call that is none of HTTP: by the key in the metadata. Raises ApiError."""
+    try:
+        token = token_of(metadata)
+        if token is None:
+            raise unauthorized("No API key was sent. Send one in the metadata: authorization: Bearer YOUR_KEY")
+        return _by_key(token, state)
+    except ApiError as error:
+        if error.status == 401 and state.settings.no_api_key:
+            return ANYONE
+        raise
+
+
 def _is_open_to(request: Request, settings: "Settings") -> bool:
     """Not to pages of elsewhere: a browser names them, and knows this machine by their host."""
     host = request.url.hostname or ""
@@ -139,7 +152,7 @@ async def identify(request: Request, state: "State") -> Caller:
     known: Caller | None = request.scope.get(CALLER)
     if known is not None:
         return known
-    token = _token(request)
+    token = token_of(request.headers)
     if token is not None:
         return _by_key(token, state)
     if COOKIE in request.cookies:
@@ -147,9 +160,9 @@ async def identify(request: Request, state: "State") -> Caller:
     raise unauthorized("No API key was sent. Send one in the header: authorization: Bearer YOUR_KEY")
 
 
-def _token(request: Request) -> str | None:
-    """The key of the request; None: it has none. Anthropic's clients send x-api-key."""
-    header, own = request.headers.get("authorization"), request.headers.get("x-api-key")
+def token_of(headers: Mapping[str, str]) -> str | None:
+    """The key of a request; None: it has none. Anthropic's clients send x-api-key."""
+    header, own = headers.get("authorization"), headers.get("x-api-key")
     scheme, _, token = (header or "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()

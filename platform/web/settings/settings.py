@@ -222,6 +222,9 @@ class Settings(BaseSettings):
     otlp_traces_endpoint: str = Field(
         "", description="OTLP collector that gets a span for each request (extra otel); empty: none"
     )
+    grpc_port: Port | None = Field(
+        None, description="Extra port of the gRPC API, on the same address (extra grpc); none: no gRPC"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Minimum log level")
     log_probes: bool = Field(
         False, description="Also log requests for /health, /ready and /metrics, which arrive every few seconds"
@@ -280,6 +283,8 @@ class Settings(BaseSettings):
     def _refuse_one_port_twice(self) -> Self:
         if self.metrics_port == self.port:
             raise ValueError(f"metrics_port and port are both {self.port}: set metrics_port to another port")
+        if self.grpc_port is not None and self.grpc_port in (self.port, self.metrics_port):
+            raise ValueError(f"grpc_port {self.grpc_port} is taken by HTTP: set grpc_port to another port")
         return self
 
     @model_validator(mode="after")

@@ -50,6 +50,7 @@ def _lines(state: State, login: Login) -> list[str]:
     return [
         f"Dashboard   {_origin(state.settings)}/",
         f"API         {_origin(state.settings)}/v1",
+        *([] if settings.grpc_port is None else [f"gRPC        {settings.host}:{settings.grpc_port}"]),
         f"Login       {state.credentials.admin_user} / {login.password}",
         f"Key         {login.key}",
         f"Kept in     {settings.data_dir / 'credentials.json'}",

@@ -19,6 +19,7 @@ from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.engine.processes.spawn import EngineProcess
 
+from ...grpc_entry.packages import check_grpc
 from ...observability.logs import configure_logs
 from ...observability.tracing import check_tracing
 from ...settings.data_folder import prepare_data_folder
@@ -58,6 +59,7 @@ def serve(settings: Settings, context: typer.Context) -> None:
     configure_logs(settings.log_level, settings.log_json)
     warn_of_open(settings)
     check_tracing(settings.otlp_traces_endpoint)
+    check_grpc(settings)
     tell_translation(settings, context.meta[TRANSLATION])
     with listen(settings.host, settings.port) as listener, _monitoring_listener(settings) as other:
         engine = _start_engine(settings)

@@ -13,6 +13,7 @@ from loraplex.engine.ipc.client import EngineClient
 from loraplex.engine.processes.long_lived import keep_for_good
 from loraplex.engine.processes.spawn import EngineProcess
 
+from ...grpc_entry.server import serving_grpc
 from ...monitoring import monitoring
 from ...server import Server, run_in_loop
 from ...settings.running_server import RunningServer, announced, local_url
@@ -52,7 +53,7 @@ async def _run(
     server = Server(state)
     announcement = asyncio.create_task(_announce(state, server, first_start, started))
     with announced(state.settings.data_dir, _where(state, listener)):
-        async with monitoring(state, other):
+        async with monitoring(state, other), serving_grpc(state):
             await server.serve(sockets=[listener])
     announcement.cancel()
     return 1 if state.start_error else 0

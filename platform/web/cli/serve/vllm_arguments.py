@@ -115,7 +115,7 @@ ROWS: Final = (
     *arguments(
         NOTHING, "settings are read from loraplex.toml in the data folder, or the file LORAPLEX_CONFIG", "config"
     ),
-    *arguments(OFF, "the server speaks HTTP", switches="grpc"),
+    *arguments(OFF, "--grpc-port P serves gRPC beside HTTP", switches="grpc"),
 )
 ARGUMENTS: Final[Mapping[str, Argument]] = {**engine.ARGUMENTS, **dict(ROWS)}
 """A name that stands in both tables has the server's meaning."""
