@@ -21,8 +21,8 @@ INSTEAD: Final = {
 }
 """Members that would change the answer: why they are refused, and what to do."""
 NEUTRAL: Final[dict[str, object]] = {"n": 1, "logprobs": False}
-SILENT: Final = frozenset({"stream_options", "prompt_cache_options", "background"})
-"""Members that change nothing: an answer in the background is refused where it is asked for."""
+SILENT: Final = frozenset({"stream_options", "background"})
+"""Members that ask for nothing that is missing: an answer in the background is refused where it is asked for."""
 
 
 def check_members(body: Mapping[str, Any]) -> list[str]:
