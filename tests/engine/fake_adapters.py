@@ -44,6 +44,10 @@ class FakeAdapters:
     def score_head(self, digest: str) -> None:
         assert self.held[digest]
 
+    def changes_logits(self, digest: str) -> bool:
+        assert self.held[digest]
+        return False
+
     def invocation_tokens(self, digest: str) -> tuple[int, ...]:
         assert self.held[digest]
         return INVOCATIONS.get(digest, ())

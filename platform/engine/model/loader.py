@@ -93,6 +93,13 @@ class Checkpoint:
         head: NDArray[np.float32] = self.tensor(f"{SCORE}.weight").float().numpy()
         return head
 
+    def token_head(self, config: ModelConfig, true_token: int, false_token: int | None) -> NDArray[np.float32]:
+        """[1, hidden size]: how much larger the logit of the one token is than that of the other, if there is one."""
+        weight = self.head(config)
+        rows = weight if isinstance(weight, torch.Tensor) else weight.dequantized()
+        score = rows[true_token].float()
+        return np.array((score if false_token is None else score - rows[false_token].float()).numpy()[None])
+
     def verify(self, config: ModelConfig) -> None:
         """ValueError naming every tensor that is missing, unexpected or something else than `config` says."""
         expected = expected_tensors(config, self)

@@ -24,7 +24,7 @@ def read_pooling(folder: Path, hidden_size: int) -> ModelPooling:
     if not path.is_file():
         return ModelPooling(kind=PoolingKind.MEAN, normalize=True, size=hidden_size, source=DEFAULT)
     kind, normalize = None, False
-    for module in _modules(path):
+    for module in list_modules(path):
         match str(module.get("type")).rpartition(".")[2]:
             case "Transformer":
                 pass
@@ -43,7 +43,8 @@ def read_pooling(folder: Path, hidden_size: int) -> ModelPooling:
     return ModelPooling(kind=kind, normalize=normalize, size=hidden_size, source=source)
 
 
-def _modules(path: Path) -> list[dict[str, Any]]:
+def list_modules(path: Path) -> list[dict[str, Any]]:
+    """ValueError for a file that is no list of objects."""
     try:
         modules = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:

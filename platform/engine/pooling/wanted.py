@@ -66,11 +66,25 @@ class ModelPooling(msgspec.Struct, frozen=True, kw_only=True):
         return Pooling(kind=self.kind, normalize=normalize, dimensions=dimensions)
 
 
+class PairTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """How the chat template joins a pair of texts: as messages of the roles query and document."""
+
+    system: str = ""
+    """What a system message before them says; empty: there is none."""
+    add_generation_prompt: bool = False
+
+    def messages(self, query: str, document: str) -> list[dict[str, str]]:
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, {"role": "query", "content": query}, {"role": "document", "content": document}]
+
+
 class ModelClasses(msgspec.Struct, frozen=True, kw_only=True):
     """Of a base that classifies."""
 
     labels: list[str]
     activation: Activation = "auto"
+    pairs: PairTemplate | None = None
+    """Of a base that judges pairs by two tokens. None: the tokenizer joins pairs."""
 
 
 def classification(base: ModelClasses | None, activation: bool = True) -> Pooling:

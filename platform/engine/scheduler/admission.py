@@ -34,6 +34,8 @@ class Limits:
     """Why no text is generated; empty: it is."""
     head: Vector | None = None
     """Classification head of the base [classes, hidden size], if it has one."""
+    head_is_logits: bool = False
+    """It is made of rows of the lm_head: an adapter that changes those would need others."""
     seed: int | None = None
     """What requests that bring none draw theirs from; None: at random."""
 

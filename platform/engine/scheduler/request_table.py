@@ -44,6 +44,9 @@ class AdapterResidency(Protocol):
     def score_head(self, digest: str) -> Vector | None:
         """Classification head [classes, hidden size] that a held one brings."""
 
+    def changes_logits(self, digest: str) -> bool:
+        """Whether a held one changes what the lm_head makes of hidden states."""
+
     def invocation_tokens(self, digest: str) -> tuple[int, ...]:
         """Of a held one: it acts on a prompt from the last occurrence of these on; none: on all of it."""
 

@@ -32,6 +32,9 @@ NO_HEAD = (
     "neither the base nor the adapter has a classification head; ask for an adapter of TaskType SEQ_CLS, or serve a "
     "model for sequence classification"
 )
+OTHER_LOGITS = (
+    "the model judges by two tokens of its lm_head, and the adapter changes the lm_head; train it on other modules"
+)
 SEVERAL_HEADS = "several of the adapters have a classification head of their own; name one of them"
 UNKNOWN_TOKEN = "the request has token id {token}, outside the vocabulary of {vocab_size} that its adapter has"
 
@@ -285,6 +288,8 @@ class Scheduler:
                 return SEVERAL_HEADS
             if not heads and self.limits.head is None:
                 return NO_HEAD
+            if not heads and self.limits.head_is_logits and any(map(adapters.changes_logits, digests)):
+                return OTHER_LOGITS
         vocab_size = min(adapters.vocab_size(digest) for digest in digests)
         if request.largest_token >= vocab_size:
             return UNKNOWN_TOKEN.format(token=request.largest_token, vocab_size=vocab_size)

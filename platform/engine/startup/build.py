@@ -23,6 +23,8 @@ from ..model.loader import Checkpoint
 from ..model.operations.operations import cpu_operations, cuda_operations
 from ..model.served import quantization_words
 from ..pooling.modules_file import read_pooling
+from ..pooling.token_judge import TokenJudge, read_judge
+from ..pooling.vectors import Vector
 from ..pooling.wanted import ModelClasses, ModelPooling
 from ..protocol import EngineInfo
 from ..scheduler.admission import Limits
@@ -74,7 +76,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         model = ModelConfig.from_folder(folder)
         device = choose_device(config, model)
     with stages.timed("weights loaded") as stage:
-        checkpoint = Checkpoint(folder)
+        checkpoint, judge = Checkpoint(folder), read_judge(Path(config.model), model.vocab_size)
         scales = choose_scales(config, model, cache_dtype, checkpoint, base.fingerprint)
         loader = make_loader(model, checkpoint, device)
         decoder, stage.words = builder.load(loader, max_model_len, weights_cache)
@@ -89,7 +91,8 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         scales=scales,
         decoder=decoder,
         modules=DecoderModules(decoder, checkpoint, model),
-        head=checkpoint.score_head(model),
+        head=_head(checkpoint, model, judge),
+        judge=judge,
     )
     with stages.timed("memory reserved") as stage:
         shares = builder.divide(loaded)
@@ -188,8 +191,22 @@ def _limits(loaded: Loaded) -> Limits:
         enable_prefix_caching=config.enable_prefix_caching,
         why_silent=loaded.model.why_silent,
         head=loaded.head,
+        head_is_logits=loaded.judge is not None,
         seed=config.seed,
     )
+
+
+def _head(checkpoint: Checkpoint, model: ModelConfig, judge: TokenJudge | None) -> Vector | None:
+    if judge is None:
+        return checkpoint.score_head(model)
+    return checkpoint.token_head(model, judge.true_token, judge.false_token)
+
+
+def _classes(loaded: Loaded) -> ModelClasses | None:
+    model = loaded.model
+    if loaded.judge is not None:
+        return ModelClasses(labels=["LABEL_0"], pairs=loaded.judge.template)
+    return ModelClasses(labels=[*model.labels], activation=model.label_activation) if model.labels else None
 
 
 def _pooling(loaded: Loaded) -> tuple[ModelPooling | None, str]:
@@ -232,7 +249,7 @@ def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float
         load_seconds=load_seconds,
         pooling=pooling,
         pooling_refusal=pooling_refusal,
-        classes=ModelClasses(labels=[*model.labels], activation=model.label_activation) if model.labels else None,
+        classes=_classes(loaded),
         why_silent=model.why_silent,
         device_memory=shares.device,
     )

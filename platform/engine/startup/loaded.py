@@ -21,6 +21,7 @@ from ..model.base_modules import DecoderModules
 from ..model.config import ModelConfig
 from ..model.decoder import Decoder
 from ..model.decoder_loader import DecoderLoader
+from ..pooling.token_judge import TokenJudge
 from ..pooling.vectors import Vector
 from ..runner.steps import Runner
 from ..status import DeviceMemory
@@ -44,6 +45,8 @@ class Loaded:
     modules: DecoderModules
     head: Vector | None
     """Of a model that classifies."""
+    judge: TokenJudge | None
+    """Of a model whose head are rows of its lm_head."""
 
     def reserve_adapters(self, memory: int, host_memory: int) -> AdapterPool:
         """A pool with `memory` bytes of pages on the device."""

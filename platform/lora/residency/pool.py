@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..apply.batch import PageTable
-from ..files.manifest import BaseSignature
+from ..files.manifest import HEAD, BaseSignature
 from .epochs import StaleError
 from .finish import BaseModules
 from .host_cache import HostCache
@@ -157,6 +157,11 @@ class AdapterPool:
     def score_head(self, digest: str) -> NDArray[np.float32] | None:
         """Classification head [classes, hidden size] that a taken adapter brings."""
         return self._contents(digest).score
+
+    def changes_logits(self, digest: str) -> bool:
+        """Whether a taken adapter changes the base's lm_head."""
+        contents = self._contents(digest)
+        return any(module.kind == HEAD for module in contents.modules) or bool(len(contents.tokens.get(HEAD, ())))
 
     def invocation_tokens(self, digest: str) -> tuple[int, ...]:
         """Of a taken adapter: it acts on a prompt from the last occurrence of these on; none: on all of it."""

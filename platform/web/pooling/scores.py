@@ -13,9 +13,10 @@ from starlette.responses import Response
 
 from loraplex.engine.pooling.pairs import check_classes, paired
 from loraplex.engine.pooling.vectors import Vector, cosine
-from loraplex.engine.pooling.wanted import Pooling, classification
+from loraplex.engine.pooling.wanted import PairTemplate, Pooling, classification
 
 from ..access.caller import Caller
+from ..chat_templates.chat_template import TemplateFailure
 from ..endpoints.dependencies import CallerWithRoom, InferenceOf, request_id_of
 from ..http.errors import ApiError, invalid, overloaded
 from ..http.event_stream import ended
@@ -91,6 +92,8 @@ class Judge:
     pooling: Pooling
     reads_pairs: bool
     own_head: bool
+    template: PairTemplate | None = None
+    """By which pairs become prompts. None: as the tokenizer joins them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +112,10 @@ class ScoreCall:
             raise invalid(words, self.field)
         for text in (*self._distinct(), *self.seconds):
             check_chars(len(text), settings.max_prompt_chars, self.field)
+        pairs = zip(self.firsts, self.seconds, strict=True)
+        if self.judge.template is not None:
+            return [await _templated(text_processor, self.judge.template, *pair) for pair in pairs]
         if self.judge.reads_pairs:
-            pairs = zip(self.firsts, self.seconds, strict=True)
             return [await text_processor.encode_pair(first, second) for first, second in pairs]
         return [await text_processor.encode(text, True) for text in (*self._distinct(), *self.seconds)]
 
@@ -162,7 +167,19 @@ async def _judge(
         return Judge(embedding(embeddings_of(info), normalize=True), reads_pairs=False, own_head=False)
     if not own_head and info.classes is not None:
         _check_classes(len(info.classes.labels))
-    return Judge(classification(info.classes, activation), reads_pairs=True, own_head=own_head)
+    template = None if own_head or info.classes is None else info.classes.pairs
+    return Judge(classification(info.classes, activation), reads_pairs=True, own_head=own_head, template=template)
+
+
+async def _templated(text_processor: TextProcessor, pairs: PairTemplate, query: str, document: str) -> list[int]:
+    template = text_processor.template
+    if template is None:
+        raise invalid("This model has no chat template to join a query and a document by.", "model", "no_chat_template")
+    try:
+        text = await template.render(pairs.messages(query, document), pairs.add_generation_prompt, False, {})
+    except TemplateFailure as error:
+        raise invalid(f"{error}.", "model", "chat_template_error") from None
+    return await text_processor.encode(text, False)
 
 
 def _check_classes(count: int) -> None:

@@ -7,13 +7,14 @@ import httpx
 import pytest
 
 from loraplex.engine.pooling.vectors import cosine
-from loraplex.engine.pooling.wanted import ModelClasses
+from loraplex.engine.pooling.wanted import ModelClasses, PairTemplate
 from loraplex.web.state import State
 from tests.engine.pooling.classifiers import make_headed_adapter
 
 from ..fake_engine import FakeEngine
 from ..fake_vectors import vector_of
 from ..test_adapters_api import add, as_admin
+from ..tools import use_template
 
 __all__ = ["as_admin"]
 DOCUMENTS = ["a lazy dog", "select name", "again and again"]
@@ -173,3 +174,21 @@ async def test_a_model_that_classifies_does_not_chat(client: httpx.AsyncClient, 
         error = refused.json()["error"]
         assert (refused.status_code, error["param"]) == (400, "model")
         assert error["message"] == "This model classifies. Use /v1/embeddings or /classify."
+
+
+async def test_a_model_that_judges_by_tokens_gets_pairs_by_its_template(
+    client: httpx.AsyncClient, state: State
+) -> None:
+    assert isinstance(state.engine, FakeEngine)
+    state.engine.classes = ModelClasses(labels=["LABEL_0"], pairs=PairTemplate(system="Judge."))
+    await state.engine.start()
+    use_template(state, "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }} {% endfor %}")
+    body = await ask(client, "/rerank", query="a fox", documents=["a dog"])
+    [request] = state.engine.requests[-1:]
+    tokenizer = (await state.text_processors.of(None)).tokenizer
+    joined = "[system]Judge. [query]a fox [document]a dog "
+    assert request.prompt_token_ids == tokenizer.encode(joined, add_special_tokens=False)
+    assert body["results"][0]["relevance_score"] == float(vector_of(request, 1)[0])
+    use_template(state, "{{ raise_exception('no such role') }}")
+    refused = await client.post("/rerank", json={"query": "a fox", "documents": ["a dog"]})
+    assert refused.status_code == 400 and refused.json()["error"]["code"] == "chat_template_error"

@@ -1,9 +1,12 @@
 """PoolingCalls: the methods of LLM that answer with vectors."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...pooling.pairs import check_classes, paired
+from ..chat import chat_prompts, transformers_tokenizer
 from ..llm_engine import LLMEngine
 from ..lora_request import LoRARequest
 from ..progress import progress_bar
@@ -11,6 +14,9 @@ from ..prompts import Adapter, Prompt, list_prompts, one_each
 from .collector import PooledCollector
 from .outputs import ClassificationRequestOutput, EmbeddingRequestOutput, PoolingRequestOutput, ScoringRequestOutput
 from .params import CLASSIFY, EMBED, PoolingParams, wanted_pooling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class PoolingCalls:
@@ -87,7 +93,15 @@ class PoolingCalls:
         asked: dict[str, Any] = {"use_tqdm": use_tqdm, "lora_request": lora_request, "adapter": adapter}
         if count:
             check_classes(count)
-            pairs = [tokenizer.encode_pair(*pair) for pair in zip(firsts, seconds, strict=True)]
+            template = None if heads or classes is None else classes.pairs
+            both = zip(firsts, seconds, strict=True)
+            if template is None:
+                pairs = [tokenizer.encode_pair(*pair) for pair in both]
+            else:
+                chats, added = [template.messages(*pair) for pair in both], template.add_generation_prompt
+                pairs = chat_prompts(
+                    _chat_tokenizer(self.llm_engine.tokenizer_folder), chats, add_generation_prompt=added
+                )
             outputs = self.encode(pairs, pooling_params, pooling_task=CLASSIFY, **asked)
             return [ScoringRequestOutput.from_base(output) for output in outputs]
         # One text beside many is computed once.
@@ -150,6 +164,11 @@ class PoolingCalls:
                         collector.output()
                     if collector.finished:
                         advance(collector.num_tokens)
+
+
+@lru_cache(maxsize=4)
+def _chat_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
+    return transformers_tokenizer(folder)
 
 
 def _adapters(
