@@ -6,6 +6,7 @@ without a batch and with one, in turn. A round of each kind begins when the batc
 
 import argparse
 import http.client
+import itertools
 import json
 import os
 import random
@@ -23,13 +24,15 @@ from .server import Serving, serving
 GOAL: Final = 1.2
 """Times the 99th percentile without a batch, at most."""
 LINES: Final = 5000
+LEAD_SECONDS: Final = 2.0
+"""Of each round, not counted."""
 PAUSE_SECONDS: Final = 0.2
 """After an answer, on average."""
 PROMPT: Final = "A driver called Lina paid 80 euros for 15 white kites in Paris. "
 
 
 def body(number: int, tokens: int, **more: Any) -> dict[str, Any]:
-    prompt = PROMPT * (1 + number % 3) + str(number)
+    prompt = f"{number} " + PROMPT * (1 + number % 3)  # nothing of it is in the prefix cache
     return {"model": "demo", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "seed": number, **more}
 
 
@@ -122,11 +125,14 @@ def main() -> None:
     found: dict[str, list[float]] = {"alone": [], "beside": []}
     lines, load = 0, [os.getloadavg()[0]]
     with serving(DEMO_MODEL, {}, served_name="demo") as server:
-        users(server, chosen.clients, 5, seed=999)
+        seeds = itertools.count(1)
+        users(server, chosen.clients, 5, seed=next(seeds))
         for round in range(chosen.rounds):
             for kind in ("alone", "beside") if round % 2 else ("beside", "alone"):
                 batch = Batch(Http(server)) if kind == "beside" else None
-                found[kind] += users(server, chosen.clients, chosen.seconds, seed=round)
+                # What ran while all was quiet ends first.
+                users(server, chosen.clients, LEAD_SECONDS, seed=next(seeds))
+                found[kind] += users(server, chosen.clients, chosen.seconds, seed=next(seeds))
                 lines += 0 if batch is None else batch.cancel()
             load.append(os.getloadavg()[0])
     rows = [Row(f"requests of users, {kind}", len(taken), "") for kind, taken in found.items()]
