@@ -12,6 +12,8 @@ from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
 from tests.integration.live_server import free_port
 
+from .batches.test_batches import begin, prompt, until_ended
+from .batches.test_batches import lines as lines_of
 from .conftest import served
 from .fake_engine import FakeEngine
 
@@ -73,3 +75,11 @@ async def test_the_monitoring_port_writes_no_lines(
     async with monitoring(state, listen("127.0.0.1", port)), httpx.AsyncClient(trust_env=False) as probe:
         assert [(await probe.get(f"http://127.0.0.1:{port}{path}")).status_code for path in PROBES] == [200, 503, 200]
     assert not [record for record in lines.records if "access" in record.name]
+
+
+async def test_lines_of_a_batch_are_not_worth_one_each(
+    client: httpx.AsyncClient, lines: pytest.LogCaptureFixture
+) -> None:
+    await until_ended(client, (await begin(client, lines_of(map(prompt, range(3)))))["id"])
+    written = [record for record in lines.records if "/v1/completions" in record.getMessage()]
+    assert [record.levelno for record in written] == [logging.DEBUG] * 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from starlette.types import ASGIApp, Message, Scope
 
 from ..access.caller import Caller
-from ..endpoints.authentication import CALLER
+from ..http.middleware import CALLER
 
 
 @dataclass(slots=True)

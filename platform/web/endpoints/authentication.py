@@ -28,6 +28,7 @@ from ..access.sessions import COOKIE, Session
 from ..http.database_errors import fault_of
 from ..http.errors import ApiError, forbidden, not_found, overloaded, unauthorized
 from ..http.fair_executor import asking
+from ..http.middleware import CALLER
 from ..http.open_connections import tell_known
 from ..observability.tracing import note_parent
 from ..settings.loopback import is_loopback
@@ -44,8 +45,6 @@ TENANT: Final = "tenant"
 """Name in the query of whose things are meant."""
 ANYONE: Final = Caller(DEFAULT_TENANT, "user:anyone", frozenset({Permission.INFERENCE}))
 """Without a key, where none is needed."""
-CALLER: Final = "loraplex.caller"
-"""In the scope of a request that the server sends to itself: whose it is. Nothing from outside reaches the scope."""
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 MAX_SNAPSHOT_AGE: Final = 60.0
 """Seconds for which keys are still believed while the database is unavailable."""

@@ -26,6 +26,8 @@ SECURITY_HEADERS: Final = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"content-security-policy", POLICY.encode()),
 )
+CALLER: Final = "loraplex.caller"
+"""In the scope of a request that the server sends to itself: whose it is. Nothing from outside reaches the scope."""
 PROBES: Final = frozenset({"/health", "/ready", "/metrics"})
 
 access = logging.getLogger("loraplex.access")
@@ -85,8 +87,10 @@ class RequestContext:
         return next((form for begin, form in forms if path == begin or path.startswith(f"{begin}/")), None)
 
     def _level(self, scope: Scope) -> int:
-        """Probes and scrapes come every few seconds, whatever they are told: what is wrong has a line of its own."""
-        return logging.DEBUG if _is_probe(scope) and not self._log_probes else logging.INFO
+        """Probes and scrapes come every few seconds, whatever they are told: what is wrong has a line of its own. Lines
+        of a batch are in its files."""
+        quiet = CALLER in scope or (_is_probe(scope) and not self._log_probes)
+        return logging.DEBUG if quiet else logging.INFO
 
 
 class RejectWhileStopping:
