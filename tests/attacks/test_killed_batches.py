@@ -148,8 +148,8 @@ def check(http: httpx.Client, client: Client, settings: Settings) -> None:
         used += check_batch(http, batch, client)
     registry = Registry.open(settings.database, settings.data_dir / "artifacts", free_floor=0)
     [booked] = registry.usage.sums(UsageQuery(by=()))
-    assert {name: booked[name] for name in ("requests", "prompt_tokens", "completion_tokens")} == used
-    assert (booked["errors"], booked["unknown"]) == (0, 0)
+    assert {name: getattr(booked, name) for name in ("requests", "prompt_tokens", "completion_tokens")} == used
+    assert (booked.errors, booked.unknown) == (0, 0)
     assert not [*registry.store.batches.iterdir()]
     named = {file.id for file in registry.files.list("default").items}
     assert {path.name for path in registry.store.files.iterdir()} >= named

@@ -157,7 +157,7 @@ def test_every_word_that_answers_something_does_so_in_json_too() -> None:
 
     found = dict(words(typer.main.get_command(app)))
     assert {name for name, options in found.items() if "--json" not in options} == {
-        *("serve", "backup", "restore", "audit export"),
+        *("serve", "backup", "restore", "audit export", "run-batch"),
     }
 
 
