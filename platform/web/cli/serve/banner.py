@@ -6,6 +6,7 @@ Logs keep it, so it has no secret: a terminal shows what was made at the first s
 import json
 import shlex
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 
@@ -78,12 +79,21 @@ def _words(secret: str | None, shown: bool) -> str:
 
 def _curl(state: State, login: Login) -> str:
     model = next(iter(_adapters(state.registry)), state.base.name)
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": example_question(model)}]})
+    path, question = _example(state, model)
+    body = json.dumps({"model": model, **question})
     key = "YOUR_KEY" if login.key.startswith("(") else login.key
     return (
-        f"curl {_origin(state.settings)}/v1/chat/completions -H 'Content-Type: application/json' "
+        f"curl {_origin(state.settings)}{path} -H 'Content-Type: application/json' "
         f"-H 'Authorization: Bearer {key}' -d {shlex.quote(body)}"
     )
+
+
+def _example(state: State, model: str) -> tuple[str, dict[str, Any]]:
+    """A path that this model answers, and what to send there."""
+    info = state.engine.info
+    if info is None or not info.why_silent:
+        return "/v1/chat/completions", {"messages": [{"role": "user", "content": example_question(model)}]}
+    return "/v1/embeddings" if info.classes is None else "/classify", {"input": "Hello"}
 
 
 def _origin(settings: Settings) -> str:

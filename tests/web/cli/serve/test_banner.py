@@ -6,10 +6,12 @@ import httpx
 import pytest
 from rich.console import Console
 
+from loraplex.engine.pooling.wanted import ModelClasses
 from loraplex.web.cli.serve.banner import print_banner
 from loraplex.web.state import State
 
 from ...conftest import ADMIN_PASSWORD, KEY
+from ...fake_engine import FakeEngine
 
 
 def printed(state: State, first_start: bool, terminal: bool) -> str:
@@ -50,3 +52,15 @@ async def test_it_shows_no_secret_that_the_operator_has_set(client: httpx.AsyncC
     assert "Login       admin / (known to you) " in box and "Key         (known to you) " in box
     assert "Authorization: Bearer YOUR_KEY'" in box
     assert ADMIN_PASSWORD not in box and KEY not in box
+
+
+async def test_the_example_is_one_that_the_model_answers(client: httpx.AsyncClient, state: State) -> None:
+    assert "/v1/chat/completions -H" in printed(state, first_start=True, terminal=True)
+    assert isinstance(state.engine, FakeEngine)
+    state.engine.why_silent = "it generates no text"
+    for classes, path in ((None, "/v1/embeddings"), (ModelClasses(labels=["a", "b"]), "/classify")):
+        state.engine.classes = classes
+        await state.engine.start()
+        assert f"{path} -H" in printed(state, first_start=True, terminal=True)
+        if classes is not None:
+            assert (await client.post(path, json={"model": "tiny", "input": "Hello"})).status_code == 200
