@@ -79,6 +79,11 @@ class KnownServer:
         return {
             "POST /v1/embeddings": {"model": "tiny", "input": ["a", "b"]},
             "POST /pooling": {"input": [5, 6]},
+            "POST /api/chat": {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "stream": False},
+            "POST /api/generate": {"model": "tiny", "prompt": "a", "stream": False},
+            "POST /api/embed": {"model": "tiny", "input": ["a", "b"]},
+            "POST /api/embeddings": {"model": "tiny", "prompt": "a"},
+            "POST /api/show": {"model": "tiny"},
             **dict.fromkeys(("POST /score", "POST /v1/score"), pair),
             **dict.fromkeys(("POST /rerank", "POST /v1/rerank", "POST /v2/rerank"), ranked),
             "POST /api/v1/adapters/{name}/versions": dict(zip(FIELDS.values(), digests, strict=False)),
