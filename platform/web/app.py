@@ -18,6 +18,7 @@ from starlette.types import Scope
 import loraplex
 from loraplex.engine.ipc.client import EngineStartError, EngineUnavailable
 
+from .adapters.housekeeping import keep_house
 from .admin import routes as pages
 from .anthropic.errors import MESSAGES, messages_error
 from .anthropic.routes import routers as anthropic_routers
@@ -140,6 +141,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         _start_engine(state),
         state.reconciler.poll(),
         _note_key_use(state),
+        keep_house(state.registry),
         state.bookkeeper.run(),
         _drain(state),
         _certify(state),
