@@ -185,7 +185,7 @@ async def test_a_viewer_finds_no_way_to_the_keys(client: httpx.AsyncClient, stat
     client.headers.pop("authorization")
     overview = await client.get("/", headers=session | {"accept": "text/html"})
     links = {str(link["href"]) for link in soup_of(overview).select("nav a")}
-    assert links == {"/", "/adapters", "/cache", "/requests", "/usage"}
+    assert links == {"/", "/adapters", "/batches", "/cache", "/requests", "/usage"}
     assert {one["data-path"] for one in soup_of(overview).select("#keys [data-path]")} == links
     refused = await client.get("/keys", headers=session | {"accept": "text/html"})
     assert refused.status_code == 403
