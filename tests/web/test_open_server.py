@@ -59,6 +59,23 @@ async def test_who_comes_from_elsewhere_needs_a_key(
         assert (await stranger.post("/v1/chat/completions", json=ASK, headers=with_key)).status_code == 200
 
 
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+async def test_programs_hear_at_the_front_door_that_the_server_runs(state: State, method: str) -> None:
+    """The ollama command gives up where its `HEAD /` is refused."""
+    async with served(state), from_address(state, "127.0.0.1") as anyone, from_address(state, "192.168.1.7") as far:
+        for headers in ({}, {"accept": "*/*"}, {"authorization": "Bearer ollama"}):
+            answer = await anyone.request(method, "/", headers=headers)
+            assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/plain")
+            assert answer.text.startswith("loraplex is running" if method == "GET" else "")
+        browser = await anyone.request(method, "/", headers={"accept": "text/html,*/*"})
+        assert browser.status_code == 303 and browser.headers["location"].startswith("/login")
+        part = await anyone.request(method, "/", headers={"hx-request": "true"})
+        assert part.status_code == 401 and part.headers["hx-redirect"] == "/login"
+        assert (await far.request(method, "/")).status_code == 401
+        elsewhere = {"origin": "https://elsewhere.example"}
+        assert (await anyone.request(method, "/", headers=elsewhere)).status_code == 401
+
+
 @pytest.mark.parametrize("path", ["/api/v1/adapters", "/api/v1/me", "/api/v1/keys", "/adapters", "/usage"])
 async def test_all_else_asks_for_a_login(state: State, path: str) -> None:
     async with served(state), from_address(state, "127.0.0.1") as anyone:

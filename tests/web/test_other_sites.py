@@ -106,4 +106,6 @@ async def test_what_clients_that_tokenize_need(client: httpx.AsyncClient, state:
 
 async def test_a_key_for_the_api_hears_where_that_is(client: httpx.AsyncClient) -> None:
     answer = await client.get("/")
-    assert answer.status_code == 403 and "The API is under /v1, see /v1/models" in answer.json()["error"]["message"]
+    assert answer.status_code == 200 and "The API is under /v1, see /v1/models" in answer.text
+    browser = await client.get("/", headers={"accept": "text/html"})
+    assert browser.status_code == 403 and "The API is under /v1, see /v1/models" in browser.text

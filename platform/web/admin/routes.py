@@ -22,6 +22,7 @@ __all__ = ["HANDLERS", "page_of_crash", "page_of_refusal", "routers"]
 routers: Final[Sequence[APIRouter]] = (
     login.router,
     account.router,
+    live.front,
     live.router,
     upload.router,
     profile.router,

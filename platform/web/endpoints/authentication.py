@@ -88,6 +88,17 @@ async def _caller(request: Request, state: "State", needed: str) -> Caller:
         return ANYONE
 
 
+async def may_use_models(request: Request) -> bool:
+    """Whether whoever asks may, by a credential or without one."""
+    try:
+        caller = await _caller(request, request.app.state.loraplex, Permission.INFERENCE)
+    except ApiError as error:
+        if error.status != 401:
+            raise
+        return False
+    return caller.allows(Permission.INFERENCE)
+
+
 def caller_of_key(metadata: Mapping[str, str], state: "State") -> Caller:
     """As `guard` finds it, of a call that is none of HTTP: by the key in the metadata. Raises ApiError."""
     try:

@@ -23,6 +23,7 @@ from ..figures.live_state import live_state, residency_of
 from ..figures.traffic import Traffic
 from ..page import PageRoute, go_to, page
 from .attention import Item, attention, for_caller
+from .front_door import FrontDoorRoute
 
 LIVE_SECONDS: Final = 1.0
 HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -85,9 +86,10 @@ async def watching(app: FastAPI) -> AsyncIterator[None]:
 
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute, lifespan=watching)
+front = APIRouter(include_in_schema=False, route_class=FrontDoorRoute)
 
 
-@router.get("/")
+@front.get("/")
 async def overview(request: Request, state: StateOf, caller: CallerOf) -> Response:
     view = certificate_view(await standing_of(state, BASE))
     items = request.app.state.live.attention(caller)
