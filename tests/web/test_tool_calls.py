@@ -46,9 +46,9 @@ PIECES: Final = st.lists(st.sampled_from([*MARKS, *STARTS, *STARTS]), max_size=1
 Read = tuple[str, list[tuple[str, str]], bool]
 
 
-def read(style: str, pieces: list[str], eager: bool = True, cut: bool = False) -> Read:
+def read(style: str, pieces: list[str], eager: bool = True, cut: bool = False, calls_alone: bool = False) -> Read:
     """Words, calls and whether one is broken."""
-    reader, events = CallReader(STYLES[style], NAMES, eager), list[Event]()
+    reader, events = CallReader(STYLES[style], NAMES, eager, calls_alone), list[Event]()
     for piece in pieces:
         events += reader.push(piece)
     events += reader.end(cut)
@@ -174,6 +174,20 @@ def test_arguments_come_as_they_are_written_and_a_cut_call_is_told_of() -> None:
     text = '<tool_call>{"name": "f", "arguments": {"a": 1'
     assert read("hermes", [text], eager=False, cut=True) == ("", [("f", '{"a": 1')], True)
     assert read("hermes", [text], eager=False, cut=False) == (text, [], False)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_demanded_call_that_is_cut_leaves_no_words(style: str, eager: bool) -> None:
+    """Wherever it is cut, and however the text comes."""
+    parameters = STYLES[style].arguments
+    text = WRITTEN[style]([json.dumps({"name": name, parameters: {"a": [1, "b"]}}) for name in sorted(NAMES)])
+    for end in range(len(text) + 1):
+        for pieces in ([text[:end]], list(text[:end])):
+            words, calls, _ = read(style, pieces, eager, cut=True, calls_alone=True)
+            assert words == "" and [name for name, _ in calls] == sorted(NAMES)[: len(calls)], text[:end]
+    assert len(calls) == 2
+    assert read(style, [text[:9]], eager, cut=True)[0] == text[:9], "where words are allowed they are words"
 
 
 @pytest.mark.parametrize(

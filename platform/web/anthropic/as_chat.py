@@ -6,7 +6,7 @@ from typing import Any, Final
 from ..http.errors import ApiError
 from ..openai.response_format import JsonSchema, JsonSchemaFormat
 from ..openai.schemas import ChatRequest, SamplingFields
-from ..openai.tools.tools import FunctionDefinition, FunctionName, NamedTool, Tool, ToolChoice
+from ..openai.tools.tools import OTHER_CHOICE, FunctionDefinition, FunctionName, NamedTool, Tool, ToolChoice
 from ..openai.translated.message_places import MessagePlaces
 from ..openai.translated.refusals import in_terms_of
 from .schemas import (
@@ -22,6 +22,10 @@ from .schemas import (
 
 SHARED: Final = SamplingFields.__struct_fields__
 WORDS: Final = (
+    (
+        re.escape(OTHER_CHOICE),
+        'Or send tool_choice: {"type": "any"} or one of type tool, which a grammar enforces, or {"type": "none"}.',
+    ),
     (r"\b(tools\[\d+\])\.function\.parameters\b", r"\1.input_schema"),
     (r"\b(tools\[\d+\])\.function\b", r"\1"),
     (r"\bresponse_format\b", "output_config.format"),

@@ -8,7 +8,7 @@ import msgspec
 from ..http.errors import ApiError
 from ..openai.response_format import JsonObjectFormat, JsonSchema, JsonSchemaFormat, ResponseFormat
 from ..openai.schemas import ChatMessage, ChatRequest, CompletionRequest
-from ..openai.tools.tools import CalledFunction, ToolCall
+from ..openai.tools.tools import OTHER_CHOICE, CalledFunction, ToolCall
 from ..openai.translated.refusals import in_terms_of
 from .options import RENAMED, sampling_of
 from .schemas import Asked, Message, OllamaChat, OllamaGenerate
@@ -61,6 +61,7 @@ def explain_refusal(error: ApiError, is_prompt: bool) -> ApiError:
     """A refusal of what the request became. `is_prompt`: it had one prompt instead of messages."""
 
     def said(text: str) -> str:
+        text = text.replace(OTHER_CHOICE, "Or leave tools out.")
         if is_prompt:
             text = re.sub(r"\bmessages(\[\d+\](\.content)?)?(?![\w.\[])", "prompt", text)
         for ours, theirs in WORDS.items():

@@ -9,7 +9,7 @@ from loraplex.engine.text.tokenizer import NAMED_TOKENS
 
 from ..access.caller import Caller
 from ..endpoints.dependencies import CallerOf, InferenceOf
-from ..http.errors import invalid
+from ..http.errors import ApiError, invalid
 from ..http.json_body import convert, read_json
 from ..http.off_loop import off_loop
 from ..inference.inference import Inference
@@ -17,7 +17,7 @@ from ..inference.resolve import Served, find_served
 from .fields import check_fields, ignored_header
 from .prompts import chat_prompt, text_prompt
 from .schemas import Detokenize, TokenizeChat, TokenizeText
-from .translated.functions import with_tools
+from .translated.functions import explain_refusal, with_tools
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -33,7 +33,10 @@ async def tokenize(request: Request, inference: InferenceOf, caller: CallerOf) -
     if "messages" in body:
         fields = with_tools(convert({"model": inference.settings.base_name, **body}, TokenizeChat))
         text_processor = (await _find(fields, inference, caller)).text_processor
-        tokens = await chat_prompt(text_processor, fields, max_chars)
+        try:
+            tokens = await chat_prompt(text_processor, fields, max_chars)
+        except ApiError as error:
+            raise explain_refusal(fields, error) from error
     else:
         fields = convert(body, TokenizeText)
         text_processor = (await _find(fields, inference, caller)).text_processor

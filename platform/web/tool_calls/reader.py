@@ -22,8 +22,9 @@ class CallReader:
     White space beside calls belongs to nobody. Time grows with the text, whatever it is.
     """
 
-    def __init__(self, style: Style, names: Collection[str], eager: bool) -> None:
-        self._style, self._names, self._eager = style, names, eager
+    def __init__(self, style: Style, names: Collection[str], eager: bool, calls_alone: bool = False) -> None:
+        """`calls_alone`: a grammar lets nothing but calls through, so what a cut leaves is never words."""
+        self._style, self._names, self._eager, self._calls_alone = style, names, eager, calls_alone
         self._events: list[Event] = []
         self._told_text: list[str] = []
         """Of the arguments: not yet among the events."""
@@ -56,17 +57,19 @@ class CallReader:
 
     def end(self, cut: bool) -> list[Event]:
         """`cut`: the answer was ended by a limit or a stop string, so that a call may be told of as far as it came."""
-        self._events = []
+        self._events, left = list[Event](), ""
         if self._run is not None:
             if cut and self._name and self._argued and not self._told:
                 self._tell()
             if self._told:
                 self.broken = True
             elif not (self._run_has_call and (not self._closed or self._is_remainder())):
-                self._say("".join(self._raw))
+                left = "".join(self._raw)
             self._run = None
-        self._say(self._held_words() + self._partial)
+        left += self._held_words() + self._partial
         self._partial = ""
+        if not (cut and self._calls_alone):
+            self._say(left)
         self._flush()
         return self._events
 

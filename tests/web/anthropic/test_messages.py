@@ -201,6 +201,12 @@ async def test_a_call_that_is_cut_off_has_no_input(client: httpx.AsyncClient, st
     message = await ask(client, tools=[WEATHER], tool_choice={"type": "any"}, max_tokens=40)
     assert message["stop_reason"] == "max_tokens"
     assert [block["input"] for block in message["content"] if block["type"] == "tool_use"] == [{}]
+    for bound in (1, 8, 20):
+        early: dict[str, Any] = {"tools": [WEATHER], "tool_choice": {"type": "any"}, "max_tokens": bound}
+        message = await ask(client, **early)
+        assert (message["content"], message["stop_reason"]) == ([], "max_tokens")
+        kinds = [event["type"] for event in await events_of(client, **early)]
+        assert kinds == ["message_start", "message_delta", "message_stop"]
 
 
 async def test_thinking_has_a_block_of_its_own(client: httpx.AsyncClient, state: State) -> None:

@@ -78,7 +78,11 @@ async def test_calls_and_results_of_before_are_those_of_tools(client: httpx.Asyn
     [
         ({"functions": FUNCTIONS, "tools": [WEATHER]}, "functions", "two ways of the same"),
         ({"functions": FUNCTIONS, "tool_choice": "auto"}, "functions", "two ways of the same"),
-        ({"function_call": {"name": "time"}}, "function_call", "requires a tool call"),
+        *[
+            ({"function_call": choice, **more}, "function_call", "function_call only goes with functions")
+            for choice in ("auto", "none", {"name": "time"})
+            for more in ({}, {"functions": []}, {"tools": [WEATHER]})
+        ],
         ({"functions": FUNCTIONS, "function_call": {"name": "x"}}, "function_call", "function_call names 'x'"),
         ({"functions": [FUNCTIONS[0]] * 2}, "functions[1].name", "functions[1].name: there are two"),
         ({"functions": [{"name": "f", "parameters": {"type": 3}}]}, "functions[0].parameters", "is invalid"),
@@ -87,8 +91,18 @@ async def test_calls_and_results_of_before_are_those_of_tools(client: httpx.Asyn
         ({"messages": [*HELLO, RESULT]}, "messages[1].name", "no earlier function_call"),
         (
             {"messages": [*HELLO, {**CALLED, "function_call": {"name": "f", "arguments": "x"}}]},
-            "messages[1].tool_calls[0].function.arguments",
-            "must be the JSON text of an object",
+            "messages[1].function_call.arguments",
+            "messages[1].function_call.arguments must be the JSON text of an object",
+        ),
+        (
+            {"functions": FUNCTIONS, "function_call": {"name": "messages[9].tool_calls"}},
+            "function_call",
+            "function_call names 'messages[9].tool_calls'",
+        ),
+        (
+            {"messages": [{**CALLED, "role": "user", "content": "a"}]},
+            "messages[0].function_call",
+            "messages[0].function_call: only assistant messages",
         ),
     ],
 )
@@ -98,6 +112,28 @@ async def test_refusals_name_the_fields_that_were_sent(
     answer = await client.post(CHAT, json={"model": "tiny", "messages": HELLO, **fields})
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["param"] == param and words in error["message"], error
+
+
+async def test_a_template_without_tools_names_the_fields_that_were_sent(
+    client: httpx.AsyncClient, state: State
+) -> None:
+    use_template(state, "{{ messages[0].content }}")
+    newer = {"id": "1", "type": "function", "function": CALLED["function_call"]}
+    for path in (CHAT, "/tokenize"):
+        body: dict[str, Any] = {"model": "tiny", "messages": HELLO}
+        error = (await client.post(path, json={**body, "functions": FUNCTIONS})).json()["error"]
+        assert error["param"] == "functions" and 'Or send function_call: {"name": ...}' in error["message"]
+        assert "tool_choice" not in error["message"]
+        for calls, field in (({}, "function_call"), ({"function_call": None, "tool_calls": [newer]}, "tool_calls")):
+            refused = await client.post(path, json={**body, "messages": [*HELLO, {**CALLED, **calls}]})
+            error = refused.json()["error"]
+            assert error["param"] == f"messages[1].{field}" and error["message"].startswith(f"messages[1].{field}: ")
+            assert "tool_choice" not in error["message"], "it would not help"
+    use_template(state, "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{{ messages[0].content }}")
+    error = (await client.post(CHAT, json={**body, "functions": FUNCTIONS})).json()["error"]
+    assert error["code"] == "unknown_tool_format" and 'Or send function_call: {"name": ...}' in error["message"]
+    named = {"functions": FUNCTIONS, "function_call": {"name": "weather"}}
+    assert (await client.post(CHAT, json={**body, **named})).status_code == 200, "the advice holds"
 
 
 async def test_completions_have_none(client: httpx.AsyncClient) -> None:

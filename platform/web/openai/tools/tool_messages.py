@@ -8,14 +8,15 @@ import msgspec
 from msgspec.structs import replace
 
 from ...http.errors import ApiError, invalid
-from .tools import Tool, ToolCall
+from .tools import OTHER_CHOICE, Tool, ToolCall
 
 
 def plain_calls(calls: list[ToolCall], path: str, source: str, call_id: Callable[[str], str]) -> list[dict[str, Any]]:
     """Arguments as objects, as templates read them. `source`: of the template; ApiError names what it cannot say."""
     if "tool_calls" not in source:
         message = f"{path}.tool_calls: this model's chat template does not support tool calls."
-        raise invalid(f"{message} {REMEDY}", f"{path}.tool_calls", "tools_not_in_template")
+        words = f"{message} {REMEDY} Or leave the calls and their results out."
+        raise invalid(words, f"{path}.tool_calls", "tools_not_in_template")
     return [
         {
             "id": call_id(call.id),
@@ -35,13 +36,12 @@ def with_names_of_chance(tools: Sequence[Tool]) -> list[Tool]:
 def not_told(tools: Sequence[Tool]) -> ApiError:
     names = ", ".join(tool.function.name for tool in tools[:5])
     fault = f"This model's chat template does not support tools, so the model would not see them ({names})"
-    return invalid(f"{fault} and cannot choose. {REMEDY}", "tools", "tools_not_in_template")
+    return invalid(f"{fault} and cannot choose. {REMEDY} {OTHER_CHOICE}", "tools", "tools_not_in_template")
 
 
 REMEDY: Final = (
     "Give the adapter a chat template with tools, in its serving profile (chat_template) or its own files; the "
-    "operator can allow both with adapter_tokenizers. Or use a model that has one. Or send tool_choice: required or a "
-    "function, which a grammar enforces, or none."
+    "operator can allow both with adapter_tokenizers. Or use a model that has one."
 )
 
 

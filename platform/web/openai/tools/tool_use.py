@@ -14,7 +14,7 @@ from ...tool_calls.formats.style import Style
 from ...tool_calls.grammar import ANY_OBJECT, EnforcedTool, allowed, demanded, tool_of_line
 from ...tool_calls.reader import CallReader
 from ..response_format import GUIDED, JsonObjectFormat, JsonSchemaFormat, ResponseFormat
-from .tools import Asking, NamedTool, Tool, demands_call, offered_tools
+from .tools import OTHER_CHOICE, Asking, NamedTool, Tool, demands_call, offered_tools
 
 FAULT: Final = re.compile(r"cannot be used: (?:at (?P<line>\d+)\(\d+\): )?(?P<reason>[^\n]*)")
 
@@ -38,7 +38,7 @@ class ToolUse:
 
     def reader(self, eager: bool) -> CallReader:
         """Of one choice."""
-        return CallReader(self.style, {tool.function.name for tool in self.tools}, eager)
+        return CallReader(self.style, {tool.function.name for tool in self.tools}, eager, calls_alone=self.demands)
 
     @property
     def markers(self) -> frozenset[int]:
@@ -131,6 +131,5 @@ def _schema_of(response_format: ResponseFormat | None) -> dict[str, Any] | None:
 def _unknown_style() -> str:
     return (
         f"This model's chat template does not show its tool call format ({', '.join(STYLES)}). Set tool_call_parser in "
-        "the adapter's serving profile, or ask the operator to set it for the server. Or send tool_choice: "
-        "required, a function or none."
+        f"the adapter's serving profile, or ask the operator to set it for the server. {OTHER_CHOICE}"
     )

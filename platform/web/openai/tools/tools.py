@@ -9,6 +9,8 @@ from ...http.errors import invalid
 from ...tool_calls.schema_check import fault_of_parameters
 
 MAX_TOOLS: Final = 512
+OTHER_CHOICE: Final = "Or send tool_choice: required or a function, which a grammar enforces, or none."
+"""Advice where the model cannot choose. Other APIs put their own in its place."""
 ToolName = Annotated[str, Meta(pattern=r"^(?!.*\n)[a-zA-Z0-9_.-]{1,64}$")]
 """Python's $ alone would let a line break follow."""
 

@@ -7,11 +7,13 @@ from msgspec.structs import replace
 
 from ...http.errors import ApiError, invalid
 from ..schemas import ChatMessage, ChatRequest
-from ..tools.tools import FunctionName, NamedTool, Tool, ToolCall
+from ..tools.tools import OTHER_CHOICE, FunctionName, NamedTool, Tool, ToolCall
 from .refusals import in_terms_of
 
 Chat = TypeVar("Chat", bound=ChatRequest)
+IN_CALLS: Final = re.compile(r"\bmessages\[(\d+)\]\.tool_calls(\[0\]\.function)?")
 WORDS: Final = (
+    (re.escape(OTHER_CHOICE), 'Or send function_call: {"name": ...}, which a grammar enforces, or none.'),
     (r"\btools(\[\d+\])\.function\b", r"functions\1"),
     (r"\btools\b(?=$| is | are )", "functions"),
     (r"\btool_choice\b", "function_call"),
@@ -26,6 +28,8 @@ def with_tools(fields: Chat) -> Chat:
         fields = replace(fields, messages=messages)
     if fields.functions is None and fields.function_call is None:
         return fields
+    if fields.function_call is not None and not fields.functions:
+        raise invalid("function_call only goes with functions; send functions, or leave it out.", "function_call")
     for newer in ("tools", "tool_choice"):
         if getattr(fields, newer) is not None:
             raise invalid(f"{newer} and functions are two ways of the same; send tools and tool_choice.", "functions")
@@ -36,13 +40,17 @@ def with_tools(fields: Chat) -> Chat:
 
 
 def explain_refusal(fields: ChatRequest, error: ApiError) -> ApiError:
-    if fields.functions is None and fields.function_call is None:
-        return error
+    """`fields`: as `with_tools` has made them."""
+
+    def place(found: re.Match[str]) -> str:
+        messages, number = fields.messages, int(found[1])
+        older = number < len(messages) and messages[number].function_call is not None
+        return f"messages[{number}].function_call" if older else found[0]
 
     def said(text: str) -> str:
-        for pattern, word in WORDS:
+        for pattern, word in WORDS if fields.functions is not None else ():
             text = re.sub(pattern, word, text)
-        return text
+        return IN_CALLS.sub(place, text)
 
     return in_terms_of(error, said)
 
@@ -56,14 +64,14 @@ def _with_calls(messages: list[ChatMessage]) -> list[ChatMessage]:
 
 
 def _with_call(message: ChatMessage, number: int, called: dict[str, str]) -> ChatMessage:
-    """`called`: ids of calls by the function's name."""
+    """`called`: ids of calls by the function's name. A message keeps its function_call: refusals name it."""
     path = f"messages[{number}]"
     if message.function_call is not None:
         if message.tool_calls:
             raise invalid(f"{path} has both function_call and tool_calls; send one.", f"{path}.function_call")
         call = ToolCall(id=f"call_{number:09d}", function=message.function_call)
         called[call.function.name] = call.id
-        return replace(message, function_call=None, tool_calls=[call])
+        return replace(message, tool_calls=[call])
     if message.role == "function":
         if message.name not in called:
             words = f"{path}.name: no earlier function_call has this name. Also send the message that it answers."

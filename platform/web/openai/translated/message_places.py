@@ -42,7 +42,11 @@ class MessagePlaces:
         return IN_MESSAGES.sub(self._place_of, text)
 
     def _place_of(self, found: re.Match[str]) -> str:
-        place, in_calls = self.places[int(found[1])], "tool_calls" in found[0]
-        if in_calls:
-            return place.calls[int(found[3] or 0)]
+        """As it stands where there is no such place: a caller's own words may look like one."""
+        number, call = int(found[1]), int(found[3] or 0)
+        if number >= len(self.places):
+            return found[0]
+        place = self.places[number]
+        if "tool_calls" in found[0]:
+            return place.calls[call] if call < len(place.calls) else found[0]
         return place.text if found[2] else place.item
