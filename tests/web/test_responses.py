@@ -326,6 +326,16 @@ REFUSALS: list[tuple[dict[str, Any], str | None, str]] = [
     ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs", "must not set messages"),
     ({"logit_bias": {"x": 1}}, "logit_bias", "token ids"),
     ({"mirostat": 2}, "mirostat", "not supported"),
+    ({"use_beam_search": True}, "use_beam_search", "belongs to /v1/chat/completions and would change the answer"),
+    ({"length_penalty": 2}, "length_penalty", "belongs to"),
+    ({"early_stopping": "never"}, "early_stopping", "belongs to"),
+    ({"best_of": 2}, "best_of", "one response per request"),
+    ({"prompt_logprobs": 0}, "prompt_logprobs", "belongs to"),
+    ({"add_generation_prompt": False}, "add_generation_prompt", "belongs to"),
+    ({"continue_final_message": True}, "continue_final_message", "belongs to"),
+    ({"add_special_tokens": True}, "add_special_tokens", "belongs to"),
+    ({"separate_reasoning": False}, "separate_reasoning", "belongs to"),
+    ({"include_reasoning": False}, "include_reasoning", "not supported"),
 ]
 
 

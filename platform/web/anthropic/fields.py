@@ -5,6 +5,8 @@ from typing import Any, Final
 
 from ..http.errors import invalid
 from ..openai.fields import check_fields
+from ..openai.translated.chat_fields import without_chat_fields
+from .schemas import MessagesRequest
 
 ELSEWHERE: Final = "it belongs to /v1/chat/completions"
 INSTEAD: Final = {
@@ -14,14 +16,14 @@ INSTEAD: Final = {
     "response_format": f"{ELSEWHERE}. Send output_config.format",
     "output_format": "its newer name is output_config.format. Send that",
     "parallel_tool_calls": f"{ELSEWHERE}. Send tool_choice.disable_parallel_tool_use",
-    "n": "one message per request. Send several requests",
+    **dict.fromkeys(("n", "best_of"), "one message per request. Send several requests"),
     "logprobs": "messages have no log-probabilities. Use /v1/chat/completions",
     "container": "this server runs no code. Leave it out",
     "mcp_servers": "tools are functions, which the client runs. Leave it out",
     "context_management": "the server does not truncate prompts. Leave it out, and shorten messages",
 }
 """Members that would change the answer: why they are refused, and what to do."""
-NEUTRAL: Final[dict[str, tuple[object, ...]]] = {"n": (1,), "logprobs": (False,), "mcp_servers": ([],)}
+NEUTRAL: Final[dict[str, tuple[object, ...]]] = {"n": (1,), "best_of": (1,), "logprobs": (False,), "mcp_servers": ([],)}
 
 
 def check_members(body: Mapping[str, Any], known: tuple[str, ...]) -> list[str]:
@@ -31,6 +33,7 @@ def check_members(body: Mapping[str, Any], known: tuple[str, ...]) -> list[str]:
             raise invalid(f"{name} is not supported: {words}.", name, "unsupported")
     _check_kinds(body.get("tools"))
     others = {name: value for name, value in body.items() if name not in (*INSTEAD, "messages")}
+    others = without_chat_fields(others, MessagesRequest.__struct_fields__)
     return [*check_fields(others, known), *_ignored_within(body)]
 
 

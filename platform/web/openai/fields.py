@@ -27,6 +27,7 @@ HARMLESS: dict[str, tuple[object, ...]] = {
     "prompt_cache_retention": (),
     "prediction": (),
     "spaces_between_special_tokens": (True,),
+    "stream_options": (),
 }
 """Known members that cannot change the text, with the values at which nothing is missing."""
 
@@ -104,7 +105,7 @@ def check_fields(body: Mapping[str, Any], known: Iterable[str]) -> list[str]:
     others = [name for name in body if name not in known]
     for name in others:
         _refuse_unsupported(name, body)
-    ignored = (name for name in others if name not in NEUTRAL and not _among(body[name], HARMLESS.get(name, ())))
+    ignored = (name for name in others if name not in NEUTRAL and not is_among(body[name], HARMLESS.get(name, ())))
     return [*ignored, *_ignored_in_messages(body.get("messages"))]
 
 
@@ -130,13 +131,13 @@ def _refuse_unsupported(name: str, body: Mapping[str, Any]) -> None:
     elif name == "best_of":
         if value != body.get("n", 1):
             raise invalid("best_of is not supported; use n and choose among the responses.", name, "unsupported")
-    elif name in REFUSED or (name in NEUTRAL and not _among(value, NEUTRAL[name])):
+    elif name in REFUSED or (name in NEUTRAL and not is_among(value, NEUTRAL[name])):
         raise invalid(
             f"{name} is not supported by this server and would change the output. Leave it out.", name, "unsupported"
         )
 
 
-def _among(value: object, neutral: tuple[object, ...]) -> bool:
+def is_among(value: object, neutral: tuple[object, ...]) -> bool:
     """Equality that tells false from 0."""
     return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in neutral)
 

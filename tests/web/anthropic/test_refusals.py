@@ -10,7 +10,7 @@ from loraplex.web.state import State
 
 from ..conftest import KEY
 from ..fake_engine import FakeEngine
-from ..tools import HELLO, SHORT, use_template
+from ..tools import CALL, HELLO, SHORT, say, use_template
 from .ask import COUNT, MESSAGES, ask, body_of, error_of
 from .test_messages import RESULT, TIME, USED, WEATHER
 
@@ -60,6 +60,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"mcp_servers": [{}]}, "mcp_servers is not supported"),
     ({"n": 2}, "n is not supported"),
     ({"mirostat": 2}, "mirostat is not supported"),
+    ({"use_beam_search": True}, "use_beam_search belongs to /v1/chat/completions and would change the answer"),
+    ({"length_penalty": 2}, "length_penalty belongs to"),
+    ({"early_stopping": True}, "early_stopping belongs to"),
+    ({"best_of": 2}, "best_of is not supported: one message per request"),
+    ({"prompt_logprobs": 0}, "prompt_logprobs belongs to"),
+    ({"top_logprobs": 2}, "top_logprobs belongs to"),
+    ({"add_generation_prompt": False}, "add_generation_prompt belongs to"),
+    ({"continue_final_message": True}, "continue_final_message belongs to"),
+    ({"add_special_tokens": True}, "add_special_tokens belongs to"),
+    ({"separate_reasoning": False}, "separate_reasoning belongs to"),
+    ({"include_reasoning": False}, "include_reasoning is not supported"),
+    ({"functions": [{"name": "f"}]}, "functions"),
     ({"messages": [{"role": "user", "content": "word " * 300}]}, "prompt is too long: This model's maximum context"),
 ]
 
@@ -95,6 +107,18 @@ async def test_a_template_without_tools_says_so(client: httpx.AsyncClient, state
     conversation = [*HELLO, {"role": "assistant", "content": [USED]}, {"role": "user", "content": [RESULT]}]
     error = await ask(client, 400, messages=conversation)
     assert error["message"].startswith("messages[1].content[0]: this model's chat template")
+    error = await ask(client, 400, tools=[WEATHER])
+    assert 'send tool_choice: {"type": "any"} or one of type tool' in error["message"]
+    assert "required" not in error["message"]
+    say(state, CALL)
+    await ask(client, tools=[WEATHER], tool_choice={"type": "any"})
+
+
+async def test_words_that_look_like_places_stand_as_they_are(client: httpx.AsyncClient, state: State) -> None:
+    use_template(state, SHORT)
+    for name in ("messages[99].content", "messages[0].tool_calls[7]"):
+        error = await ask(client, 400, tools=[WEATHER], tool_choice={"type": "tool", "name": name})
+        assert error["message"].startswith(f"tool_choice names '{name}'")
 
 
 @pytest.mark.parametrize("path", [MESSAGES, COUNT])

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from ...http.errors import invalid
 from ..fields import check_fields
+from ..translated.chat_fields import without_chat_fields
 from .schemas import ResponsesRequest
 
 INSTEAD: Final = {
@@ -15,12 +16,12 @@ INSTEAD: Final = {
     "max_completion_tokens": "it belongs to /v1/chat/completions. Send max_output_tokens",
     "response_format": "it belongs to /v1/chat/completions. Send text.format",
     "logprobs": 'it belongs to /v1/chat/completions. Send include: ["message.output_text.logprobs"]',
-    "n": "one response per request. Send several requests",
+    **dict.fromkeys(("n", "best_of"), "one response per request. Send several requests"),
     "context_management": "the server does not truncate inputs. Leave it out, and shorten the input",
     "moderation": "responses are not moderated. Leave it out",
 }
 """Members that would change the answer: why they are refused, and what to do."""
-NEUTRAL: Final[dict[str, object]] = {"n": 1, "logprobs": False}
+NEUTRAL: Final[dict[str, object]] = {"n": 1, "best_of": 1, "logprobs": False}
 SILENT: Final = frozenset({"stream_options", "background"})
 """Members that ask for nothing that is missing: an answer in the background is refused where it is asked for."""
 
@@ -35,7 +36,8 @@ def check_members(body: Mapping[str, Any]) -> list[str]:
         raise invalid(f"{words}, and set stream to true for long ones.", "background", "unsupported")
     _check_kinds(body)
     others = {name: value for name, value in body.items() if name not in (*INSTEAD, *SILENT, "reasoning")}
-    return check_fields(others, ResponsesRequest.__struct_fields__) + _ignored_reasoning(body)
+    known = ResponsesRequest.__struct_fields__
+    return check_fields(without_chat_fields(others, known), known) + _ignored_reasoning(body)
 
 
 def _check_kinds(body: Mapping[str, Any]) -> None:

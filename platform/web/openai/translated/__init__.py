@@ -1,4 +1,5 @@
-"""What requests share that become chats: messages that know their places in the request, errors in its terms.
+"""What requests share that become chats: messages that know their places, fields of the chat alone, errors in the
+request's terms.
 
-Knows no API but the chat. Seam: `MessagePlaces`, `in_terms_of`.
+Knows no API but the chat. Seam: `MessagePlaces`, `without_chat_fields`, `in_terms_of`.
 """
