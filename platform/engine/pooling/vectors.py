@@ -53,7 +53,8 @@ def from_wire(data: bytes) -> Vector:
 
 
 def cosine(first: Vector, second: Vector) -> float:
-    """0 where one of them is zero."""
+    """From -1 to 1; 0 where one of them is zero."""
     a, b = first.astype(np.float64), second.astype(np.float64)
     lengths = math.sqrt(float(a @ a)) * math.sqrt(float(b @ b))
-    return float(a @ b) / max(lengths, LEAST_LENGTH)
+    # Rounding takes the quotient of equal vectors beyond 1.
+    return max(-1.0, min(1.0, float(a @ b) / max(lengths, LEAST_LENGTH)))

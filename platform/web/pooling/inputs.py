@@ -18,7 +18,8 @@ from ..openai.fields import check_fields, ignored_header, note_model
 from ..openai.prompts import listed_prompts
 from ..settings.settings import Settings
 from ..text.text_processor import TextProcessor
-from .schemas import AS_LONG_AS_POSSIBLE, InputFields, PooledFields
+from .fields import check_members
+from .schemas import AS_LONG_AS_POSSIBLE, EmbeddingsRequest, InputFields, PooledFields
 
 Fields = TypeVar("Fields", bound=PooledFields)
 
@@ -29,6 +30,8 @@ async def read_pooled_fields(
     """The body as `schema`, and response headers that name what was ignored. `default_model`: the base, where none is
     named."""
     body = await read_json(request, inference.settings.body_timeout)
+    if issubclass(schema, EmbeddingsRequest):
+        body = check_members(body, schema)
     ignored = check_fields(body, schema.__struct_fields__)
     if default_model:
         body = {"model": inference.settings.base_name, **body}

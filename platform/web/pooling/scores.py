@@ -33,8 +33,12 @@ from .schemas import Document, PooledFields, RerankRequest, ScoreRequest
 
 router = APIRouter(tags=["Pooling"])
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
-CUTTING = ("max_tokens_per_doc", "max_chunks_per_doc", "rank_fields")
-"""Cohere's ways to say which part of a document counts."""
+CUTTING = {
+    "max_tokens_per_doc": "Cut the documents, or leave it out",
+    "max_chunks_per_doc": "Cut the documents, or leave it out",
+    "rank_fields": "A document has one text: put the fields that count into it, and leave rank_fields out",
+}
+"""Cohere's ways to say which part of a document counts, and what to do instead."""
 Scores = list[float]
 
 
@@ -64,11 +68,9 @@ async def score(request: Request, inference: InferenceOf, caller: CallerWithRoom
 async def rerank(request: Request, inference: InferenceOf, caller: CallerWithRoom) -> Response:
     """Documents by how well they fit a query, the best first. As vLLM, Jina and Cohere have it."""
     fields, headers = await read_pooled_fields(request, inference, RerankRequest)
-    for name in CUTTING:
+    for name, instead in CUTTING.items():
         if getattr(fields, name) is not None:
-            raise invalid(
-                f"{name} is not supported, and would change the scores. Cut the documents, or leave it out.", name
-            )
+            raise invalid(f"{name} is not supported and would change the scores. {instead}.", name, "unsupported")
     texts = [document.text if isinstance(document, Document) else document for document in fields.documents]
     if not texts:
         raise invalid("documents is an empty list; send at least one.", "documents")

@@ -104,6 +104,21 @@ async def test_an_input_may_be_as_long_as_the_model_takes(client: httpx.AsyncCli
         ({"stream": True}, "stream"),
         ({"normalize": "yes"}, "normalize"),
         ({"adapters": [{"name": "nobody"}]}, "adapters"),
+        ({"embedding_types": ["int8"]}, "embedding_types"),
+        ({"embedding_types": ["float", "ubinary"]}, "embedding_types"),
+        ({"embedding_type": "binary"}, "embedding_type"),
+        ({"output_dtype": "int8"}, "output_dtype"),
+        ({"input_type": "search_query"}, "input_type"),
+        ({"late_chunking": True}, "late_chunking"),
+        ({"return_multivector": True}, "return_multivector"),
+        ({"task": "retrieval.query"}, "task"),
+        ({"task_type": "RETRIEVAL_QUERY"}, "task_type"),
+        ({"prompt_name": "query"}, "prompt_name"),
+        ({"prompt": "query: "}, "prompt"),
+        ({"truncate_dim": 3}, "truncate_dim"),
+        ({"output_dimension": 3}, "output_dimension"),
+        ({"normalized": False}, "normalized"),
+        ({"messages": [{"role": "user", "content": "a"}]}, "messages"),
     ],
 )
 @pytest.mark.parametrize("path", PATHS)
@@ -130,6 +145,20 @@ async def test_other_refusals(client: httpx.AsyncClient, state: State) -> None:
     assert many.status_code == 400 and "at most 2" in many.json()["error"]["message"]
     ignored = await client.post("/v1/embeddings", json={"model": "tiny", "input": "a", "tone": "kind"})
     assert ignored.headers["x-loraplex-ignored-fields"] == "tone"
+
+
+async def test_values_that_change_no_vector_pass(client: httpx.AsyncClient) -> None:
+    neutral: dict[str, Any] = {"embedding_types": ["float"], "embedding_type": "float", "output_dtype": "float"}
+    neutral |= {"late_chunking": False, "return_multivector": False, "prompt": "", "input_type": None}
+    answer = await client.post("/v1/embeddings", json={"model": "tiny", "input": "hello world", **neutral})
+    assert answer.status_code == 200 and "x-loraplex-ignored-fields" not in answer.headers
+    assert answer.json()["data"] == (await ask(client))["data"]
+
+
+async def test_what_to_do_instead_is_said(client: httpx.AsyncClient) -> None:
+    for name, words in (("prompt_name", "Write it into input"), ("output_dimension", "send dimensions")):
+        answer = await client.post("/v1/embeddings", json={"model": "tiny", "input": "a", name: 3})
+        assert words in answer.json()["error"]["message"]
 
 
 async def test_a_model_without_embeddings_says_why(client: httpx.AsyncClient, state: State) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from loraplex.engine.pooling.vectors import cosine
@@ -146,6 +147,24 @@ async def test_wrong_fields_are_refused_by_name(
     response = await client.post(path, json=fields)
     error = response.json()["error"]
     assert response.status_code == 400 and error["param"].startswith(param), error
+
+
+async def test_each_refused_field_has_its_own_advice(client: httpx.AsyncClient) -> None:
+    for name, value, words in (
+        ("max_tokens_per_doc", 5, "Cut the documents"),
+        ("max_chunks_per_doc", 5, "Cut the documents"),
+        ("rank_fields", ["text"], "put the fields that count into it"),
+    ):
+        refused = await client.post("/rerank", json={"query": "a", "documents": ["b"], name: value})
+        assert words in refused.json()["error"]["message"]
+
+
+def test_a_cosine_stays_between_its_ends() -> None:
+    """Of equal vectors the quotient is beyond 1 by rounding, for some of them."""
+    random = np.random.default_rng(0)
+    vectors = [random.standard_normal(size).astype(np.float32) for size in (3, 8, 64) for _ in range(300)]
+    assert all(cosine(vector, vector) <= 1.0 and cosine(vector, -vector) >= -1.0 for vector in vectors)
+    assert all(cosine(vector, vector) == pytest.approx(1.0, abs=1e-12) for vector in vectors)
 
 
 async def test_heads_of_several_classes_score_nothing(client: httpx.AsyncClient, state: State, headed: str) -> None:
