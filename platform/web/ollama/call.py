@@ -1,5 +1,6 @@
 """OllamaCall: a request of either kind, run as the chat or the completion that it became."""
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -30,6 +31,7 @@ from .schemas import Asked, OllamaChat, OllamaEmbed, OllamaEmbedding, OllamaGene
 LINES: Final = {"content-type": "application/x-ndjson"}
 PING: Final = b" "
 """Before the next line: clients read line by line, and white space before JSON is none of it."""
+ZERO: Final = re.compile(r"[-+]?(0|((0+(\.0*)?|\.0+)(ns|us|µs|μs|ms|s|m|h))+)")
 Body = TypeVar("Body", OllamaChat, OllamaGenerate, OllamaEmbed, OllamaEmbedding)
 
 
@@ -88,9 +90,13 @@ async def answer_call(
 
 
 def answer_empty(inference: Inference, caller: Caller, fields: Asked, body: dict[str, object]) -> Response:
-    """Of a request without words, which asks that the model be loaded: it is, before its first token. ApiError."""
+    """Of a request without words, which asks that the model be loaded, or unloaded. Neither has an effect: models come
+    before their first token, and leave by last use. ApiError."""
     find_model(inference.snapshots, caller, name_of(fields.model))
-    if fields.keep_alive in (0, "0", "0s"):
-        words = "keep_alive: models leave memory by themselves, by last use. Send messages, or leave keep_alive out."
-        raise invalid(words, "keep_alive", "unsupported")
-    return JSONResponse(line_of(fields.model, body) | {"done": True, "done_reason": "load"})
+    reason = "unload" if _is_zero(fields.keep_alive) else "load"
+    return JSONResponse(line_of(fields.model, body) | {"done": True, "done_reason": reason})
+
+
+def _is_zero(keep_alive: float | str | None) -> bool:
+    """Seconds, or a duration as Go writes it."""
+    return ZERO.fullmatch(keep_alive) is not None if isinstance(keep_alive, str) else keep_alive == 0

@@ -1,5 +1,6 @@
 """GET /api/tags, /api/ps, /api/version and POST /api/show: what there is, as Ollama lists it."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,7 +14,9 @@ from ..endpoints.dependencies import CallerOf, StateOf
 from ..http.errors import invalid
 from ..http.json_body import convert, read_json
 from ..inference.resolve import find_model, find_served
+from ..openai.prompts import takes_tools
 from ..state import State
+from ..text.text_processor import TextProcessor
 from .as_chat import name_of
 from .schemas import Show
 
@@ -21,6 +24,18 @@ router = APIRouter(tags=["Ollama"])
 RESIDENT: Final = "resident"
 NO_END: Final = "9999-12-31T23:59:59Z"
 """Models stay while there is room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A name that `model` may be. The base may have several."""
+
+    name: str
+    digest: str
+    size: int
+    """Bytes of its files, or of the base's weights in memory."""
+    created: datetime
+    is_base: bool = False
 
 
 @router.get("/api/version")
@@ -32,7 +47,7 @@ async def version() -> dict[str, Any]:
 @router.get("/api/tags")
 async def list_models(state: StateOf, caller: CallerOf) -> dict[str, Any]:
     """All that `model` may be for this key, the base first."""
-    return {"models": [_model(state, *one) for one in _found(state, caller)]}
+    return {"models": [_model(state, one) for one in _found(state, caller)]}
 
 
 @router.get("/api/ps")
@@ -47,12 +62,11 @@ async def list_running(state: StateOf, caller: CallerOf) -> dict[str, Any]:
         return {"models": []}
     on_gpu = info.device.startswith("cuda")
     models = []
-    for name, digest, size, moment in _found(state, caller):
-        if name == state.base.name or digest in resident:
-            bytes_there = info.weight_bytes if name == state.base.name else size
-            model = _model(state, name, digest, bytes_there, moment)
+    for one in _found(state, caller):
+        if one.is_base or one.digest in resident:
+            model = _model(state, one)
             del model["modified_at"]
-            in_vram = bytes_there if on_gpu else 0
+            in_vram = one.size if on_gpu else 0
             models.append(model | {"expires_at": NO_END, "size_vram": in_vram, "context_length": state.max_model_len})
     return {"models": models}
 
@@ -68,11 +82,6 @@ async def show(request: Request, state: StateOf, caller: CallerOf) -> dict[str, 
     found = find_model(state.snapshots, caller, name, asker)
     served = await find_served(state, caller, name, None, asker)
     text, model = served.text_processor, state.model
-    can = ["completion"]
-    if text.tool_style is not None:
-        can.append("tools")
-    if text.reasoning_marks is not None:
-        can.append("thinking")
     moment = datetime.fromtimestamp(state.created, UTC) if found is None else found.created_at
     architecture = model.architecture
     return {
@@ -89,33 +98,44 @@ async def show(request: Request, state: StateOf, caller: CallerOf) -> dict[str, 
             f"{architecture}.attention.head_count": model.num_heads,
             f"{architecture}.attention.head_count_kv": model.num_kv_heads,
         },
-        "capabilities": can,
+        "capabilities": await _capabilities(state, text),
         "modified_at": _moment(moment),
     }
 
 
-def _found(state: State, caller: Caller) -> list[tuple[str, str, int, datetime]]:
-    """Name, digest, bytes and time of each."""
+async def _capabilities(state: State, text: TextProcessor) -> list[str]:
+    """In Ollama's words. What the engine does is not known while it is away."""
+    info = state.engine.info
+    has = {
+        "completion": info is None or not info.why_silent,
+        "embedding": info is not None and info.pooling is not None,
+        "tools": text.tool_style is not None and await takes_tools(text),
+        "thinking": text.reasoning_marks is not None,
+    }
+    return [name for name, there in has.items() if there]
+
+
+def _found(state: State, caller: Caller) -> list[Listed]:
     snapshot = state.registry.snapshots.current
     servable = snapshot.servable(caller.tenant, caller.only, Asker(caller.actor))
-    found = [(adapter.name, version.digest, version.size, version.created_at) for adapter, version in servable]
+    found = [Listed(adapter.name, version.digest, version.size, version.created_at) for adapter, version in servable]
     if caller.only is None or state.base.name in caller.only:
         info = state.engine.info
-        created = datetime.fromtimestamp(state.created, UTC)
-        base = (state.base.name, state.base.signature.fingerprint, 0 if info is None else info.weight_bytes, created)
-        return [base, *found]
+        size, created = 0 if info is None else info.weight_bytes, datetime.fromtimestamp(state.created, UTC)
+        names = (state.base.name, *state.settings.also_served_as)
+        bases = [Listed(name, state.base.signature.fingerprint, size, created, is_base=True) for name in names]
+        return [*bases, *found]
     return found
 
 
-def _model(state: State, name: str, digest: str, size: int, moment: datetime) -> dict[str, Any]:
-    parent = "" if name == state.base.name else state.base.name
+def _model(state: State, listed: Listed) -> dict[str, Any]:
     return {
-        "name": name,
-        "model": name,
-        "modified_at": _moment(moment),
-        "size": size,
-        "digest": digest,
-        "details": _details(state, parent),
+        "name": listed.name,
+        "model": listed.name,
+        "modified_at": _moment(listed.created),
+        "size": listed.size,
+        "digest": listed.digest,
+        "details": _details(state, "" if listed.is_base else state.base.name),
     }
 
 

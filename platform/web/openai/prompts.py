@@ -12,7 +12,7 @@ from ..settings.settings import Settings
 from ..text.text_processor import Template, TextProcessor
 from .schemas import ChatMessage, ChatRequest, CompletionRequest
 from .tools.tool_messages import not_told, plain_calls, with_names_of_chance
-from .tools.tools import Tool, demands_call, offered_tools
+from .tools.tools import FunctionDefinition, Tool, demands_call, offered_tools
 
 SYSTEM = ("system", "developer")
 ROLES = (*SYSTEM, "user", "assistant", "tool")
@@ -27,6 +27,8 @@ OWN_VARIABLES = frozenset(
 REASONING: Final = ("reasoning_content", "reasoning")
 ASKING: Final[list[dict[str, Any]]] = [{"role": "user", "content": "Hello"}]
 """Some templates tell of tools only where a user has the last word."""
+NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+PROBE: Final = Tool(type="function", function=FunctionDefinition(name="f", description="A probe", parameters=NOTHING))
 
 
 async def chat_prompt(text_processor: TextProcessor, chat: ChatRequest, max_chars: int) -> list[int]:
@@ -103,6 +105,12 @@ def _in_parts(messages: list[dict[str, Any]], chat: ChatRequest) -> list[dict[st
         }
         for message, content in zip(messages, sent, strict=True)
     ]
+
+
+async def takes_tools(text_processor: TextProcessor) -> bool:
+    """Whether the chat template tells the model of tools."""
+    template = text_processor.tool_template or text_processor.template
+    return template is not None and await _tells_of([PROBE], template, {}, [ASKING])
 
 
 async def _tells_of(

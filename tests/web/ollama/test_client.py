@@ -116,6 +116,13 @@ async def test_log_probabilities(sdk: ollama.AsyncClient) -> None:
         assert answer.logprobs is not None and [len(one.top_logprobs or ()) for one in answer.logprobs] == [2, 2]
 
 
+async def test_a_model_is_unloaded_in_words_alone(sdk: ollama.AsyncClient) -> None:
+    for answer in (await sdk.generate("tiny", keep_alive=0), await sdk.chat("tiny", keep_alive=0)):
+        assert (answer.done, answer.done_reason) == (True, "unload")
+    [running] = (await sdk.ps()).models
+    assert running.model == "tiny" and (await sdk.chat("tiny", HELLO)).message.content == BASE_SENTENCE
+
+
 async def test_what_is_done_elsewhere_says_where(sdk: ollama.AsyncClient) -> None:
     for asked in (sdk.pull("llama3"), sdk.delete("tiny"), sdk.copy("tiny", "other")):
         with pytest.raises(ollama.ResponseError, match="is not supported here") as refused:

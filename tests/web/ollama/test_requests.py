@@ -9,7 +9,8 @@ import pytest
 from loraplex.web.state import State
 
 from ..fake_engine import BASE_SENTENCE, FakeEngine
-from ..tools import HELLO
+from ..test_reasoning import TEMPLATE as THINKING
+from ..tools import HELLO, SHORT, WEATHER, use_template
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
 
@@ -87,7 +88,10 @@ async def test_a_form_is_enforced(client: httpx.AsyncClient, engine: FakeEngine,
         (CHAT, {"format": "xml"}, "format"),
         (CHAT, {"think": "deeply"}, "think"),
         (CHAT, {"think": True}, "does not support thinking"),
-        (CHAT, {"messages": [], "keep_alive": 0}, "keep_alive"),
+        (GENERATE, {"raw": True, "system": "Be brief."}, "system is for the chat template, which raw leaves out"),
+        (GENERATE, {"raw": True, "template": "{{ .Prompt }}"}, "template is not supported"),
+        (GENERATE, {"raw": True, "suffix": "end"}, "suffix is not supported"),
+        (GENERATE, {"raw": True, "context": [1]}, "context is not supported"),
         (GENERATE, {"suffix": "end"}, "suffix is not supported"),
         (GENERATE, {"template": "{{ .Prompt }}"}, "template is not supported"),
         (GENERATE, {"context": [1, 2]}, "context is not supported: send the turns so far to /api/chat"),
@@ -126,6 +130,71 @@ async def test_without_words_the_model_is_there(client: httpx.AsyncClient, engin
     chat, generate = await ask(client, messages=[]), await ask(client, GENERATE, prompt="")
     assert (chat["done"], chat["done_reason"], chat["message"]["content"]) == (True, "load", "")
     assert (generate["done_reason"], generate["response"]) == ("load", "") and len(engine.requests) == before
+
+
+@pytest.mark.parametrize("keep_alive", [0, 0.0, "0", "0s", "0m", "0h0m", "-0s", "0.0s"])
+async def test_a_request_to_unload_is_answered_as_ollama_does(
+    client: httpx.AsyncClient, engine: FakeEngine, keep_alive: float | str
+) -> None:
+    before = len(engine.requests)
+    chat = await ask(client, messages=[], keep_alive=keep_alive)
+    generate = await ask(client, GENERATE, prompt="", keep_alive=keep_alive)
+    assert (chat["done"], chat["done_reason"], chat["message"]["content"]) == (True, "unload", "")
+    assert (generate["done"], generate["done_reason"], generate["response"]) == (True, "unload", "")
+    assert len(engine.requests) == before and not engine.evictions
+    assert "does not exist" in await ask(client, GENERATE, 404, model="nowhere", prompt="", keep_alive=keep_alive)
+
+
+@pytest.mark.parametrize("keep_alive", [None, -1, 5, 0.5, "5m", "10s", "-1", "0.5s", "1h0m"])
+async def test_other_times_ask_to_load(client: httpx.AsyncClient, keep_alive: float | str | None) -> None:
+    assert (await ask(client, messages=[], keep_alive=keep_alive))["done_reason"] == "load"
+
+
+async def test_all_names_of_the_base_are_listed(client: httpx.AsyncClient, state: State) -> None:
+    state.settings = state.settings.model_copy(update={"also_served_as": ("other", "third")})
+    listed = (await client.get("/api/tags")).json()["models"]
+    assert [one["name"] for one in listed] == ["tiny", "other", "third"]
+    assert [one["id"] for one in (await client.get("/v1/models")).json()["data"]] == ["tiny", "other", "third"]
+    assert {one["digest"] for one in listed} == {state.base.signature.fingerprint}
+    assert {one["details"]["parent_model"] for one in listed} == {""}
+    running = (await client.get("/api/ps")).json()["models"]
+    assert [one["name"] for one in running] == ["tiny", "other", "third"]
+
+
+async def capabilities(client: httpx.AsyncClient) -> list[str]:
+    shown = await client.post("/api/show", json={"model": "tiny"})
+    return list(shown.json()["capabilities"])
+
+
+async def test_capabilities_are_those_that_requests_find(
+    client: httpx.AsyncClient, state: State, engine: FakeEngine
+) -> None:
+    use_template(state, "{{ messages[0].content }}")
+    assert await capabilities(client) == ["completion", "embedding"]
+    use_template(state, "{# <tool_call> arguments #}{{ messages[0].content }}")
+    assert await capabilities(client) == ["completion", "embedding"], "its format is known, but it leaves tools out"
+    use_template(state, SHORT)
+    assert await capabilities(client) == ["completion", "embedding", "tools"]
+    use_template(state, THINKING)
+    assert "thinking" in await capabilities(client)
+    engine.pooling = None
+    await engine.start()
+    assert "embedding" not in await capabilities(client)
+    engine.why_silent = "this model classifies"
+    await engine.start()
+    assert "completion" not in await capabilities(client)
+
+
+async def test_a_template_without_tools_gives_no_advice_that_this_api_cannot_take(
+    client: httpx.AsyncClient, state: State
+) -> None:
+    for template in (
+        "{{ messages[0].content }}",
+        "{# tools #}{% for t in tools or [] %}{{ t.function.name }}{% endfor %}",
+    ):
+        use_template(state, template)
+        error = await ask(client, status=400, tools=[WEATHER])
+        assert "Or leave tools out." in error and "tool_choice" not in error
 
 
 async def test_a_stream_that_fails_ends_with_the_error(client: httpx.AsyncClient, engine: FakeEngine) -> None:
