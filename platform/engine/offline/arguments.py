@@ -1,7 +1,7 @@
 """EngineArgs: the keyword arguments of an engine in vLLM's spelling, read into an EngineConfig."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,3 +74,15 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _place(name: str) -> int:
     return EngineConfig.__struct_fields__.index(name)
+
+
+def check_level(level: int) -> None:
+    """Of a sleep. ValueError for one that vLLM has not either."""
+    if level not in (1, 2):
+        raise ValueError(f"level must be 1 or 2, got {level!r}")
+
+
+def check_tags(tags: Sequence[str] | None) -> None:
+    """What is to wake up. ValueError for a part."""
+    if tags is not None and set(tags) != {"weights", "kv_cache"}:
+        raise ValueError("weights and kv_cache wake up together: leave tags out")

@@ -14,7 +14,7 @@ from ..protocol import EngineInfo, Tokens
 from ..sampling_params import SamplingParams
 from ..text.tokenizer import Tokenizer
 from .adapter_book import AdapterBook
-from .arguments import EngineArgs
+from .arguments import EngineArgs, check_level, check_tags
 from .chat import Message, chat_prompts, transformers_tokenizer
 from .collector import Collector
 from .lora_request import LoRARequest
@@ -54,7 +54,7 @@ class AsyncLLM:
         self._starting = asyncio.Lock()
         self._learning = asyncio.Lock()
         self._live: dict[str, Collector | PooledCollector] = {}
-        self._closed = False
+        self._closed = self._asleep = False
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs, **_: Any) -> Self:
@@ -159,6 +159,12 @@ class AsyncLLM:
         await self._started()
         await self._client.register_adapter(await asyncio.to_thread(self._adapters.add, name, folder))
 
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load the adapter before the first request that names it. ValueError as add_adapter()."""
+        await self._started()
+        await self._learn(lora_request)
+        return True
+
     async def get_tokenizer(self) -> "PreTrainedTokenizerBase":
         """That of transformers."""
         return await asyncio.to_thread(lambda: self._transformers_tokenizer)
@@ -168,6 +174,26 @@ class AsyncLLM:
         obstacle = self._client.obstacle()
         if obstacle is not None:
             raise EngineDeadError(obstacle)
+
+    async def sleep(self, level: int = 1) -> None:
+        """End the engine's process, and so free its memory, until wake_up() or the next request. ValueError while
+        requests run."""
+        check_level(level)
+        async with self._starting:
+            if self._live:
+                raise ValueError("requests are running: end or abort them before sleep()")
+            if self._requests is not None:
+                self._requests, self._asleep = None, True
+                await self._client.stop()
+                self._client = EngineClient(self._config)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Return when the model and the adapters are loaded again. ValueError as LLM.wake_up()."""
+        check_tags(tags)
+        await self._started()
+
+    async def is_sleeping(self) -> bool:
+        return self._asleep
 
     async def close(self) -> None:
         """End the engine's process. What runs ends with EngineDeadError. Twice is no error."""
@@ -202,17 +228,17 @@ class AsyncLLM:
             if self._closed:
                 raise ValueError("this AsyncLLM is closed; make a new one")
             if self._requests is None:
-                specs = [
-                    await asyncio.to_thread(self._adapters.add, name, folder)
-                    for name, folder in self._first_adapters.items()
-                ]
+                for name in list(self._first_adapters):
+                    await asyncio.to_thread(self._adapters.add, name, self._first_adapters[name])
+                    del self._first_adapters[name]
                 try:
                     await self._client.start()
                 except EngineStartError as error:
                     raise ValueError(str(error)) from error
-                for spec in specs:
+                for spec in self._adapters.specs:
                     await self._client.register_adapter(spec)
                 assert self._client.info is not None
+                self._asleep = False
                 self._requests = RequestMaker(self._tokenizer, self._adapters, self._client.info.max_model_len)
             return self._requests
 

@@ -6,6 +6,7 @@ from typing import Literal
 from ..field_types import ParameterError
 from ..protocol import BeamSearch
 from ..sampling_params import SamplingParams
+from ..text.tokenizer import Tokenizer
 from .lora_request import LoRARequest
 from .outputs import Logprobs, RequestOutput
 
@@ -22,7 +23,7 @@ class BeamSearchParams:
     max_tokens: int
     ignore_eos: bool = False
     temperature: float = 0.0
-    """Nothing is drawn: another value than 0 is refused."""
+    """Changes nothing: nothing is drawn."""
     length_penalty: float = 1.0
     include_stop_str_in_output: bool = False
     early_stopping: bool | Literal["never"] = False
@@ -31,20 +32,23 @@ class BeamSearchParams:
     def __post_init__(self) -> None:
         if type(self.beam_width) is not int:
             raise ParameterError("beam_width", f"beam_width must be an integer, got {self.beam_width!r}")
-        if self.temperature != 0:
-            raise ParameterError("temperature", "a beam search draws nothing; leave temperature out")
         if isinstance(self.length_penalty, bool) or not isinstance(self.length_penalty, int | float):
             raise ParameterError("length_penalty", f"length_penalty must be a number, got {self.length_penalty!r}")
         if self.early_stopping not in (True, False, "never"):
             raise ParameterError(
                 "early_stopping", f'early_stopping must be True, False or "never", got {self.early_stopping!r}'
             )
-        self.sampling_params()
+        try:
+            self.sampling_params()
+        except ParameterError as error:
+            if error.parameter != "n":
+                raise
+            raise ParameterError("beam_width", str(error).replace("n must", "beam_width must", 1)) from None
 
     def sampling_params(self) -> SamplingParams:
         return SamplingParams(
             n=self.beam_width,
-            temperature=0.0,
+            temperature=self.temperature,
             max_tokens=self.max_tokens,
             ignore_eos=self.ignore_eos,
             include_stop_str_in_output=self.include_stop_str_in_output,
@@ -67,7 +71,7 @@ class BeamSearchSequence:
     """Of the output's tokens."""
     cum_logprob: float
     text: str
-    """Of the output."""
+    """Of all `tokens`, special ones too."""
     finish_reason: str | None
     """stop, length or error."""
     stop_reason: int | str | None
@@ -83,14 +87,14 @@ class BeamSearchOutput:
     """What ended it, where `finish_reason` is error."""
 
 
-def as_beams(output: RequestOutput) -> BeamSearchOutput:
+def as_beams(output: RequestOutput, tokenizer: Tokenizer) -> BeamSearchOutput:
     sequences = [
         BeamSearchSequence(
             orig_prompt=output.prompt,
-            tokens=output.prompt_token_ids + choice.token_ids,
+            tokens=(tokens := output.prompt_token_ids + choice.token_ids),
             logprobs=choice.logprobs or [],
             cum_logprob=choice.cumulative_logprob or 0.0,
-            text=choice.text,
+            text=tokenizer.decode(tokens, skip_special_tokens=False),
             finish_reason=choice.finish_reason,
             stop_reason=choice.stop_reason,
             lora_request=output.lora_request,

@@ -128,7 +128,7 @@ class LLM(PoolingCalls):
         loras = one_each("lora_request", lora_request, len(given), LoRARequest, "LoRARequest")
         asked, search = params.sampling_params(), params.search()
         requests = [(prompt, asked, lora, 0, search) for prompt, lora in zip(given, loras, strict=True)]
-        return [as_beams(output) for output in self._answer(requests, use_tqdm, strict)]
+        return [as_beams(output, self.tokenizer) for output in self._answer(requests, use_tqdm, strict)]
 
     def chat(
         self,

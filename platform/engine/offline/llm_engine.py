@@ -15,7 +15,7 @@ from ..protocol import EngineInfo, EngineStatus, RequestFailed, Tokens
 from ..sampling_params import SamplingParams
 from ..text.tokenizer import Tokenizer
 from .adapter_book import AdapterBook
-from .arguments import EngineArgs
+from .arguments import EngineArgs, check_level, check_tags
 from .collector import Collector
 from .lora_request import LoRARequest
 from .outputs import RequestOutput
@@ -45,7 +45,7 @@ class LLMEngine:
         tokenizer = Tokenizer(self.tokenizer_folder)
         self.adapters = AdapterBook(self.model_folder, tokenizer)
         self._engine: Engine | None = None
-        self.is_sleeping = False
+        self._asleep = False
         self._alone = threading.RLock()
         try:
             for name, folder in (adapters or {}).items():
@@ -65,7 +65,7 @@ class LLMEngine:
     @property
     def engine(self) -> "Engine":
         """With token ids in and out. ValueError when this is closed, or sleeps."""
-        if self.is_sleeping:
+        if self._asleep:
             raise ValueError("this engine sleeps; call wake_up() first")
         if self._engine is None:
             raise ValueError("this engine is closed; make a new one")
@@ -167,33 +167,34 @@ class LLMEngine:
     def sleep(self, level: int = 1) -> None:
         """Free the model, the cache and the adapters until wake_up(), which reads their files again. vLLM's levels 1
         and 2 are the same here. ValueError while requests run."""
-        if level not in (1, 2):
-            raise ValueError(f"level must be 1 or 2, got {level!r}")
+        check_level(level)
         with self._alone:
-            if self.is_sleeping:
+            if self._asleep:
                 return
             engine = self.engine
             if self.has_unfinished_requests():
                 raise ValueError("requests are running: end or abort them before sleep()")
             engine.close()
-            self._engine, self.is_sleeping = None, True
+            self._engine, self._asleep = None, True
             del engine
             gc.collect()
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """Load the model and the adapters again; nothing where it is awake. ValueError when they cannot be loaded, and
         for `tags` that are only a part of weights and kv_cache."""
-        if tags is not None and set(tags) != {"weights", "kv_cache"}:
-            raise ValueError("weights and kv_cache wake up together: leave tags out")
+        check_tags(tags)
         with self._alone:
-            if self.is_sleeping:
-                self._engine, self.is_sleeping = self._build(), False
+            if self._asleep:
+                self._engine, self._asleep = self._build(), False
+
+    def is_sleeping(self) -> bool:
+        return self._asleep
 
     def close(self) -> None:
         """Free the model, the cache and the adapters. Closing twice is no error; generating afterwards is."""
         if self._engine is not None:
             self._engine.close()
-        self._engine, self.is_sleeping = None, False
+        self._engine, self._asleep = None, False
         self.adapters.close()
 
     def _build(self) -> "Engine":

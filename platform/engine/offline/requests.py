@@ -37,6 +37,8 @@ class RequestMaker:
     ) -> Collector:
         """ValueError for what is wrong with any of them; the engine looks at token ids and lengths. The adapter of a
         LoRARequest must be known."""
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"params must be SamplingParams, got {type(params).__name__}; vectors are for encode()")
         params.check()
         text, token_ids = read_prompt(prompt, self.tokenizer)
         room = self._max_model_len - (params.max_tokens or 1)

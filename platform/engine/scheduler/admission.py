@@ -127,7 +127,11 @@ def _check_beams(message: GenerateRequest, limits: Limits, vocab_size: int) -> N
     check_beam_params(params)
     check_width(params.n, len(ends), min(vocab_size, MAX_LOGPROBS))
     if params.n > limits.max_num_seqs:
-        raise ParameterError("n", f"{params.n} beams run at once, and the engine runs at most {limits.max_num_seqs}")
+        raise ParameterError(
+            "n",
+            f"{params.n} beams run at once, and the engine runs at most {limits.max_num_seqs}; lower n, or raise "
+            "max_num_seqs",
+        )
 
 
 def _bound_beams(message: GenerateRequest, length: int, block_size: int, cache_tokens: int) -> int:

@@ -156,7 +156,9 @@ def check_beam_params(params: SamplingParams) -> None:
     """ParameterError for what a beam search cannot have."""
     for name in params.__struct_fields__:
         if name not in TAKEN and getattr(params, name) != getattr(PLAIN, name):
-            raise ParameterError(name, f"{name} is not supported in a beam search; leave it out")
+            form = params.structured_outputs
+            said = form.field if form is not None and name == "structured_outputs" else name
+            raise ParameterError(said, f"{said} is not supported in a beam search; leave it out")
     if params.max_tokens == 0:
         raise ParameterError("max_tokens", "max_tokens must be at least 1 in a beam search, got 0")
 

@@ -69,7 +69,9 @@ class Adapters:
         """Raise InvalidName unless an adapter may have this name."""
         check_adapter_name(name)
         if name in map(str.lower, self._reserved):
-            raise InvalidName(f"'{name}' is the name of the base model. Choose another name for the adapter.")
+            raise InvalidName(
+                f"'{name}' is the name of the base model. Choose another name for the adapter, or another served_name."
+            )
 
     def add_version(
         self,

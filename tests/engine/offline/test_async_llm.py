@@ -175,3 +175,33 @@ def test_an_engine_that_cannot_start_says_why(base: Path) -> None:
         await engine.close()
 
     asyncio.run(run())
+
+
+def test_sleep_ends_the_process_and_the_next_request_or_wake_up_starts_another(base: Path, adapter: Path) -> None:
+    async def program() -> None:
+        lora = LoRARequest("mine", 1, str(adapter))
+
+        async def said(number: str) -> list[int]:
+            outputs = [output async for output in engine.generate("hello", GREEDY, number, lora_request=lora)]
+            return outputs[-1].outputs[0].token_ids
+
+        async with AsyncLLM(AsyncEngineArgs(base, **SETTINGS)) as engine:
+            assert await engine.add_lora(lora)
+            before = await said("1")
+            running = engine.generate("hello", SamplingParams(max_tokens=200, ignore_eos=True), "long")
+            await anext(running)
+            with pytest.raises(ValueError, match="requests are running"):
+                await engine.sleep()
+            await running.aclose()
+            pid = engine._client.pid
+            assert pid is not None and not await engine.is_sleeping()
+            await engine.sleep(2)
+            assert await engine.is_sleeping()
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+            assert await said("2") == before and not await engine.is_sleeping()
+            await engine.sleep()
+            await engine.wake_up()
+            assert not await engine.is_sleeping() and await said("3") == before
+
+    asyncio.run(program())

@@ -106,16 +106,17 @@ def test_a_text_prompt_comes_back_with_its_outputs_as_text(llm: LLM) -> None:
     [output] = llm.beam_search("hello", BeamSearchParams(beam_width=2, max_tokens=5, ignore_eos=True))
     for sequence in output.sequences:
         assert sequence.orig_prompt == "hello"
-        assert sequence.text == llm.tokenizer.decode(sequence.tokens[-5:])
+        assert sequence.text == llm.get_tokenizer().decode(sequence.tokens)
 
 
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"beam_width": 0}, "n"),
+        ({"beam_width": 0}, "beam_width"),
+        ({"beam_width": 100}, "beam_width"),
         ({"beam_width": "3"}, "beam_width"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"temperature": 0.7}, "temperature"),
+        ({"temperature": -1.0}, "temperature"),
         ({"length_penalty": "1"}, "length_penalty"),
         ({"early_stopping": "soon"}, "early_stopping"),
     ],

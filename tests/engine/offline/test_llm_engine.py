@@ -46,7 +46,7 @@ def test_sleep_frees_the_engine_and_wake_up_brings_back_model_and_adapters(base:
         engine = weakref.ref(llm.llm_engine.engine.core)
         llm.sleep(level=2)
         llm.sleep()
-        assert engine() is None and llm.llm_engine.is_sleeping
+        assert engine() is None and llm.llm_engine.is_sleeping()
         with pytest.raises(ValueError, match="sleeps; call wake_up"):
             llm.generate("hello", GREEDY)
         llm.wake_up()
