@@ -134,7 +134,7 @@ async def test_a_refused_request_says_why_in_its_pane(page: Page, http: httpx.As
     await page.goto("/playground")
     await page.get_by_label("Message").fill("word " * 300)
     await page.get_by_role("button", name="Run").click()
-    await expect(page.locator(".pane footer")).to_contain_text("This model takes 256 tokens")
+    await expect(page.locator(".pane footer")).to_contain_text("maximum context length is 256 tokens")
 
 
 async def test_an_engine_that_dies_ends_the_answer_with_words(page: Page, engine: FakeEngine) -> None:

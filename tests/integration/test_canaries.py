@@ -192,7 +192,8 @@ def read_everything(client: httpx.Client) -> None:
         if method != "GET" or route == ENDLESS:
             continue
         for name in ("support", "nobody") if "{" in path else ("",):
-            filled = path.replace(":path", "").format_map(KNOWN | dict.fromkeys(("name", "reference", "prefix"), name))
+            names = ("name", "reference", "prefix", "file_id", "batch_id", "response_id")
+            filled = path.replace(":path", "").format_map(KNOWN | dict.fromkeys(names, name))
             html = {} if path.startswith(("/v1", "/api")) else {"accept": "text/html"}
             assert client.get(filled, headers=html).status_code < 500, filled
 

@@ -13,6 +13,7 @@ from loraplex.web.state import State
 from .conftest import KEY
 from .test_access import MATRIX, OTHERWISE_TESTED, key
 
+NAMES = ("name", "reference", "alias", "filename", "prefix", "user", "number", "file_id", "batch_id", "response_id")
 CORPUS = (
     "' OR '1'='1",
     "' OR 1=1 --",
@@ -96,7 +97,7 @@ async def test_ids_and_filters_of_every_route(client: httpx.AsyncClient, state: 
     before = rows(state)
     for number, text in enumerate(CORPUS):
         for path in paths[number % 3 :: 3]:
-            names = dict.fromkeys(("name", "reference", "alias", "filename", "prefix", "user", "number"), text)
+            names = dict.fromkeys(NAMES, text)
             url = httpx.URL("http://test").copy_with(
                 path=path.replace(":path", "").format_map(names | {"tenant": text})
             )

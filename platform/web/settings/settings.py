@@ -220,7 +220,7 @@ class Settings(BaseSettings):
     )
     metrics_host: str = Field("127.0.0.1", min_length=1, description="Address that metrics_port listens on")
     otlp_traces_endpoint: str = Field(
-        "", description="OTLP collector that gets a span for each request (extra otel); empty: none"
+        "", description="OTLP collector that gets a span for each request (extra otel); empty: no traces"
     )
     grpc_port: Port | None = Field(
         None, description="Extra port of the gRPC API, on the same address (extra grpc); none: no gRPC"
