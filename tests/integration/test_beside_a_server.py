@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loraplex.web.settings.in_force import value_words
-from loraplex.web.settings.running_server import FILE
+from loraplex.web.settings.running_server import FILES
 from tests.checkpoints import make_adapter, make_checkpoint
 from tests.deployment.dockerfile import ROOT
 
@@ -58,7 +58,7 @@ def home(lines: list[list[str]], tmp_path_factory: pytest.TempPathFactory) -> It
         yield server
     finally:
         server.end()
-    assert not (server.data_dir / FILE).exists()
+    assert not list(server.data_dir.glob(FILES))
 
 
 def test_the_two_lines_of_readme(home: Home, lines: list[list[str]]) -> None:
@@ -160,7 +160,7 @@ def test_words_that_work_by_themselves_take_its_settings(home: Home, tmp_path: P
 
 def test_a_server_that_was_killed_is_not_asked(lines: list[list[str]], tmp_path: Path, home: Home) -> None:
     """Its file stays, and says nothing any more."""
-    kept = (home.data_dir / FILE).read_bytes()
-    (tmp_path / FILE).write_bytes(kept)
+    [file] = home.data_dir.glob(FILES)
+    (tmp_path / file.name).write_bytes(file.read_bytes())
     listed = home.word("keys", "list", "--json", data_dir=tmp_path)
     assert listed.returncode == 0 and json.loads(listed.stdout) == [] and listed.stderr == ""

@@ -1,7 +1,8 @@
-"""A file in the data folder says where the server runs, and holds a key for who may read it: words of the command line
+"""A file in the data folder says where a server runs, and holds a key for who may read it: words of the command line
 ask the server that way.
 
-The server keeps the file locked until it ends, however it ends. A file without a lock is of a server that is gone.
+Each server has a file of its own and keeps it locked until it ends, however it ends. A file without a lock is of a
+server that is gone.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-FILE: Final = "server.json"
+FILES: Final = "server-*.json"
 ACTOR: Final = "cli"
 """What audit rows call the command line, with a server or without one."""
 EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -30,6 +31,7 @@ class RunningServer(msgspec.Struct, frozen=True):
     """An operator's, for as long as the server runs."""
     pid: int
     started_at: str
+    """ISO 8601 of UTC with microseconds, so that texts are in the order of the moments."""
     base: str
     """What clients call the base model."""
     model: str
@@ -47,36 +49,60 @@ def local_url(host: str, port: int) -> str:
 
 @contextlib.contextmanager
 def announced(data_dir: Path, server: RunningServer) -> Iterator[None]:
-    """Have the file say so while the block lasts. Of several servers on one folder, the one that started last."""
-    file = data_dir / FILE
-    descriptor, temporary = tempfile.mkstemp(dir=data_dir, prefix=FILE)
+    """Have a file say so while the block lasts. Files of servers that were killed are removed."""
+    for left in _files(data_dir):
+        with contextlib.suppress(OSError):
+            if _held(left) is None:
+                left.unlink()
+    descriptor, temporary = tempfile.mkstemp(dir=data_dir, prefix="server-", suffix=".json.partial")
+    file = Path(temporary).with_suffix("")
     try:
         _lock(descriptor)
         os.write(descriptor, msgspec.json.format(msgspec.json.encode(server)) + b"\n")
         Path(temporary).rename(file)
         yield
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(file.stat(), os.fstat(descriptor)):
-                file.unlink()
-        Path(temporary).unlink(missing_ok=True)
+        for path in (file, Path(temporary)):
+            path.unlink(missing_ok=True)
         os.close(descriptor)
 
 
 def running_server(data_dir: Path) -> RunningServer | None:
-    """The server that runs on this data folder. ValueError where this user may not know."""
+    """The server that runs on this data folder; of several, the one that started last. ValueError where this user may
+    not know."""
     try:
-        with (data_dir / FILE).open("rb") as file:
-            return msgspec.json.decode(file.read(), type=RunningServer) if _is_locked(file.fileno()) else None
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        held = {path: content for path in _files(data_dir) if (content := _held(path)) is not None}
     except PermissionError:
         raise ValueError(
             f"the data folder {data_dir} belongs to another user. Run this as that user, or use the server with a key: "
             "--server URL, and LORAPLEX_KEY in the environment"
         ) from None
+    servers = [_read(path, content) for path, content in held.items()]
+    return max(servers, key=lambda server: server.started_at, default=None)
+
+
+def _files(data_dir: Path) -> list[Path]:
+    """One of each server, some of which may be gone."""
+    try:
+        return [path for path in data_dir.iterdir() if path.match(FILES)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _held(path: Path) -> bytes | None:
+    """What the file of a server says; None: the server is gone."""
+    try:
+        with path.open("rb") as file:
+            return file.read() if _is_locked(file.fileno()) else None
+    except FileNotFoundError:
+        return None
+
+
+def _read(path: Path, content: bytes) -> RunningServer:
+    try:
+        return msgspec.json.decode(content, type=RunningServer)
     except msgspec.DecodeError as error:
-        raise ValueError(f"{data_dir / FILE} cannot be read: {error}. Restart the server on it") from None
+        raise ValueError(f"{path} cannot be read: {error}. Restart the server on it") from None
 
 
 def _lock(descriptor: int) -> None:

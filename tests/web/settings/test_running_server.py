@@ -6,15 +6,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from loraplex.registry.audit import AuditFilter
 from loraplex.registry.registry import Registry
 from loraplex.web.backup import DATABASE
-from loraplex.web.settings.running_server import FILE, RunningServer, announced, local_url, running_server
+from loraplex.web.settings.running_server import FILES, RunningServer, announced, local_url, running_server
 from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State
 
@@ -138,7 +140,7 @@ def test_the_settings_are_those_of_the_server(
     code, out, _ = beside("backup", state.settings.data_dir / "kept.tar")
     assert code == 0 and not out
     names = subprocess.run(["tar", "tf", state.settings.data_dir / "kept.tar"], capture_output=True, text=True).stdout
-    assert DATABASE in names and FILE not in names
+    assert DATABASE in names and "server-" not in names
     assert beside("db", "upgrade")[1].startswith(f"sqlite:///{state.settings.data_dir}")
 
 
@@ -220,19 +222,26 @@ def test_the_file_is_for_this_user_alone_and_goes_with_the_server(state: State) 
     folder = state.settings.data_dir
     server = told(state, 8000)
     with announced(folder, server):
-        assert (folder / FILE).stat().st_mode & 0o777 == 0o600
+        [file] = folder.glob(FILES)
+        assert file.stat().st_mode & 0o777 == 0o600
         assert running_server(folder) == server and server.key not in repr(server)
-    assert running_server(folder) is None and not list(folder.glob(f"{FILE}*"))
+    assert running_server(folder) is None and not list(folder.glob("server*"))
 
 
-def test_the_server_that_started_last_is_asked(tmp_path: Path, state: State) -> None:
-    first, second = told(state, 1), told(state, 2)
-    with announced(tmp_path, first):
-        with announced(tmp_path, second):
-            assert running_server(tmp_path) == second
-        assert running_server(tmp_path) is None
-    with announced(tmp_path, first):
-        assert running_server(tmp_path) == first
+def test_of_several_the_one_that_started_last_and_still_runs_is_asked(tmp_path: Path, state: State) -> None:
+    servers = [
+        msgspec.structs.replace(told(state, port), started_at=f"2026-11-28T10:00:00.00000{port}+00:00")
+        for port in (1, 2, 3)
+    ]
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(announced(tmp_path, servers[0]))
+        second.enter_context(announced(tmp_path, servers[1]))
+        with announced(tmp_path, servers[2]):
+            assert running_server(tmp_path) == servers[2]
+        assert running_server(tmp_path) == servers[1]
+        first.close()
+        assert running_server(tmp_path) == servers[1]
+    assert running_server(tmp_path) is None and not list(tmp_path.glob("server*"))
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
@@ -244,14 +253,15 @@ def test_a_server_that_was_killed_is_gone(tmp_path: Path, end: signal.Signals) -
     process.send_signal(end)
     process.wait()
     process.stdout.close()
-    assert (tmp_path / FILE).exists() and running_server(tmp_path) is None
+    [left] = tmp_path.glob(FILES)
+    assert running_server(tmp_path) is None
     with announced(tmp_path, RunningServer("http://127.0.0.1:2", "k", 2, "", "tiny", "/")):
-        assert running_server(tmp_path) is not None
+        assert running_server(tmp_path) is not None and not left.exists()
 
 
 def test_a_folder_without_a_server(tmp_path: Path) -> None:
     assert running_server(tmp_path) is None and running_server(tmp_path / "none") is None
-    (tmp_path / FILE).write_text("{")
+    (tmp_path / "server-1.json").write_text("{")
     assert running_server(tmp_path) is None, "nobody holds it"
 
 
@@ -259,11 +269,13 @@ def test_another_users_folder_is_said_in_words(tmp_path: Path, monkeypatch: pyte
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refused)
-    with pytest.raises(
-        ValueError, match=r"belongs to another user\. Run this as that user, or use the server with a key"
-    ):
-        running_server(tmp_path)
+    (tmp_path / "server-1.json").touch()
+    for way in ("open", "iterdir"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, way, refused)
+            words = r"belongs to another user\. Run this as that user, or use the server with a key"
+            with pytest.raises(ValueError, match=words):
+                running_server(tmp_path)
 
 
 @pytest.mark.parametrize(

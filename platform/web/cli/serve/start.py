@@ -64,7 +64,7 @@ def _where(state: State, listener: socket.socket) -> RunningServer:
         url=local_url(*listener.getsockname()[:2]),
         key=state.local_key,
         pid=os.getpid(),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        started_at=datetime.now(UTC).isoformat(timespec="microseconds"),
         base=state.base.name,
         model=str(state.model_folder.resolve()),
     )
