@@ -18,6 +18,10 @@ EXACT = 2**53
 T = TypeVar("T")
 
 
+class DoubledName(ValueError):
+    """A name stands twice in one object; the text says which."""
+
+
 async def read_json(request: Request, timeout: float, *, nulls: bool = False) -> dict[str, Any]:
     """The body as a JSON object, with null members only where null does not mean absent. Raises ApiError."""
     _check_content_type(request.headers.get("content-type"))
@@ -41,7 +45,7 @@ def parse_object(raw: bytes, *, nulls: bool = False) -> dict[str, Any]:
         raise invalid("The body is empty; send a JSON object.")
     try:
         value = json.loads(
-            raw.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_number
+            raw.decode(), object_pairs_hook=unique_members, parse_constant=_refuse_constant, parse_float=_number
         )
     except UnicodeDecodeError as error:
         raise invalid(f"The body is not UTF-8: byte {error.start} cannot be decoded.") from None
@@ -49,6 +53,8 @@ def parse_object(raw: bytes, *, nulls: bool = False) -> dict[str, Any]:
         raise invalid(f"The body is nested more than {MAX_DEPTH} levels deep.") from None
     except json.JSONDecodeError as error:
         raise invalid(f"The body is not valid JSON: {error.msg} at character {error.pos}.") from None
+    except DoubledName as error:
+        raise _not_json(str(error)) from None
     except ValueError:
         digits = sys.get_int_max_str_digits()
         raise invalid(f"The body has an integer of more than {digits} digits, which is too large.") from None
@@ -91,12 +97,13 @@ def _check_content_encoding(content_encoding: str | None) -> None:
         raise ApiError(415, message, param="content-encoding", code="unsupported_media_type")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object as `json.loads` hands it to an object_pairs_hook. Raises DoubledName."""
     members = dict(pairs)
     if len(members) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _not_json(f"the name {twice!a} appears twice in one object")
+        raise DoubledName(f"the name {twice!a} appears twice in one object")
     return members
 
 

@@ -201,6 +201,39 @@ async def test_a_wrong_line_is_a_line_of_the_error_file(client: httpx.AsyncClien
 
 
 @pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (
+            f'{{"custom_id": "a", "custom_id": "b", "method": "POST", "url": "{COMPLETIONS}", "body": BODY}}',
+            "custom_id",
+        ),
+        (f'{{"custom_id": "a", "method": "POST", "url": "{COMPLETIONS}", "body": BODY, "body": BODY}}', "body"),
+        (f'{{"custom_id": "a", "method": "POST", "url": "{COMPLETIONS}", "body": {{"x": 1}}, "body": BODY}}', "body"),
+        (f'{{"custom_id": "a", "method": "POST", "url": "{COMPLETIONS}", "body": BODY, "x": {{"y": 1, "y": 1}}}}', "y"),
+        (f'{{"ur\\u006c": "/v1/x", "custom_id": "a", "method": "POST", "url": "{COMPLETIONS}", "body": BODY}}', "url"),
+    ],
+)
+async def test_a_name_that_stands_twice_makes_a_line_wrong(
+    client: httpx.AsyncClient, engine: FakeEngine, line: str, name: str
+) -> None:
+    content = lines([prompt(1)]) + line.replace("BODY", json.dumps(prompt(2))).encode()
+    batch = await until_ended(client, (await begin(client, content))["id"])
+    assert batch["request_counts"] == {"total": 2, "completed": 1, "failed": 1} and len(engine.requests) == 1
+    told = (await results(client, batch, "error"))["None"]
+    assert (told["error"]["code"], told["line"], told["response"]) == ("invalid_json_line", 2, None)
+    assert f"the name '{name}' appears twice in one object" in told["error"]["message"]
+
+
+@pytest.mark.parametrize("body", ['{"model": "tiny", "model": "x", "prompt": "a"}', "{}", "{ }"])
+async def test_of_a_body_its_endpoint_speaks(client: httpx.AsyncClient, body: str) -> None:
+    line = f'{{"custom_id": "a{{}}b{{ }}", "method": "POST", "url": "{COMPLETIONS}", "body": {body}}}'
+    batch = await until_ended(client, (await begin(client, line.encode()))["id"])
+    told = (await results(client, batch, "error"))["a{}b{ }"]
+    alone = await client.post(COMPLETIONS, content=body)
+    assert (alone.status_code, told["response"]["body"]) == (400, alone.json())
+
+
+@pytest.mark.parametrize(
     ("content", "code", "line"),
     [
         (b"\n \n", "empty_file", None),
@@ -251,6 +284,7 @@ async def test_a_cancelled_batch_keeps_what_has_run(client: httpx.AsyncClient, e
     counts = batch["request_counts"]
     assert 5 <= counts["completed"] < 200 and counts["failed"] == 0
     assert len(await results(client, batch, "output")) == counts["completed"]
+    assert counts["total"] == 200 and batch["error_file_id"] is None, "lines that never ran are in no file"
     assert not engine.running
     again = await client.post(f"/v1/batches/{made['id']}/cancel")
     assert (again.status_code, again.json()["error"]["code"]) == (409, "batch_ended")
