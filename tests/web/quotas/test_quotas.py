@@ -14,6 +14,7 @@ import pytest
 from loraplex.registry.access.quotas import Quota
 from loraplex.registry.usage.sums import total_of
 from loraplex.registry.usage.usage import UsageQuery
+from loraplex.web.observability.refusal_log import GENERATING
 from loraplex.web.quotas.quotas import Quotas
 from loraplex.web.quotas.rate_limits import span
 from loraplex.web.settings.settings import Settings
@@ -25,6 +26,18 @@ from ..test_streams import http, leave, quiet, server  # noqa: F401
 
 Headers = dict[str, str]
 PROMPT = [5, 6, 7, 8]
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions /api/chat": CHAT,
+    "/v1/messages": CHAT | {"max_tokens": 4},
+    "/v1/completions /api/generate /api/embeddings": {"prompt": "hi"},
+    "/v1/responses /v1/embeddings /api/embed /pooling /classify": {"input": "hi"},
+    "/score /v1/score": {"text_1": "hi", "text_2": "ho"},
+    "/rerank /v1/rerank /v2/rerank": {"query": "hi", "documents": ["ho"]},
+}
+COUNTED = {path: body for paths, body in BODIES.items() for path in paths.split()}
+UNCOUNTED = {"/tokenize": {"prompt": "hi"}, "/v1/messages/count_tokens": CHAT}
+TENANCY = (Path(__file__).parents[3] / "docs" / "tenancy.md").read_text("utf-8")
 LATE = datetime(2026, 11, 22, 23, 59, 30, tzinfo=UTC)
 
 
@@ -91,6 +104,19 @@ async def test_requests_per_minute(client: httpx.AsyncClient, limited: Any, cloc
     clock.seconds += 30
     assert (await complete(client, key)).status_code == 200
     assert sums(state)["requests"] == 4 and nothing_is_held(state)
+
+
+@pytest.mark.parametrize("path", sorted(GENERATING))
+async def test_every_way_to_the_model_counts(client: httpx.AsyncClient, limited: Any, path: str) -> None:
+    """And the page of tenants says so."""
+    key = limited(requests_per_minute=1)
+    assert (await complete(client, key)).status_code == 200
+    for other, body in UNCOUNTED.items():
+        assert (await client.post(other, json={"model": "tiny"} | body, headers=key)).status_code == 200
+        assert f"`{other}`" in TENANCY
+    refused = await client.post(path, json={"model": "tiny"} | COUNTED[path], headers=key)
+    assert refused.status_code == 429 and "may use 1 requests per minute" in refused.text
+    assert f"`{path}`" in TENANCY.partition("| what counts |")[2].partition("\n\n")[0]
 
 
 async def test_tokens_are_reserved_and_settled(client: httpx.AsyncClient, limited: Any, clock: Clock) -> None:
