@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Coroutine
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 
@@ -21,6 +21,7 @@ from .state import State
 GRACE_SECONDS = 10
 """After draining: for error events to go out, and again for the engine and the workers to end."""
 KEEP_ALIVE_SECONDS = 5
+T = TypeVar("T")
 
 
 class Server(uvicorn.Server):
@@ -47,7 +48,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def run_in_loop(main: Coroutine[Any, Any, int]) -> int:
+def run_in_loop(main: Coroutine[Any, Any, T]) -> T:
     """On the event loop that uvicorn itself would start: uvloop where the system has it."""
     with asyncio.Runner(loop_factory=uvicorn.Config("").get_loop_factory()) as runner:
         return runner.run(main)

@@ -1,12 +1,10 @@
 """run_file: each line of a file, answered in this process without a server. The answers are in the file's order."""
 
 import asyncio
-import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from starlette.types import ASGIApp
 
@@ -37,43 +35,37 @@ def check_file(path: Path, state: State) -> int:
 
 
 async def run_file(
-    app: ASGIApp, state: State, source: Path, target: Path, on_line: Callable[[bool], None]
+    app: ASGIApp, state: State, source: Path, file: BinaryIO, on_line: Callable[[bool], None]
 ) -> Counter[bool]:
-    """How many lines were answered and how many refused. `target` appears when all of it is there. `on_line` hears of
-    each line whether it was answered."""
+    """How many lines were answered and how many refused. Each goes to `file` as soon as those before it have. `on_line`
+    hears of each whether it was answered."""
     at_once, told = state.settings.batch_concurrency, Counter[bool]()
     gate = Gate(at_once, state.requests)
     lines = LineRunner(app, state, gate)
     letting_in = asyncio.create_task(gate.run())
     running: deque[asyncio.Task[Record]] = deque()
-    partial = target.with_name(f"{target.name}.partial")
+
+    async def take() -> None:
+        record = await running[0]
+        running.popleft()
+        file.write(bytes(record.result) + b"\n")
+        file.flush()
+        told[record.succeeded] += 1
+        on_line(record.succeeded)
+
     try:
-        with partial.open("wb") as file:
-
-            async def take() -> None:
-                record = await running[0]
-                running.popleft()
-                file.write(bytes(record.result) + b"\n")
-                told[record.succeeded] += 1
-                on_line(record.succeeded)
-
-            blocks = blocks_of(_lines(source, state.settings))
-            while block := await asyncio.to_thread(next, blocks, None):
-                for line in block:
-                    while len(running) >= at_once * AHEAD:
-                        await take()
-                    running.append(asyncio.create_task(lines.run(line, lambda: OFFLINE)))
-            while running:
-                await take()
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
+        blocks = blocks_of(_lines(source, state.settings))
+        while block := await asyncio.to_thread(next, blocks, None):
+            for line in block:
+                while len(running) >= at_once * AHEAD:
+                    await take()
+                running.append(asyncio.create_task(lines.run(line, lambda: OFFLINE)))
+        while running:
+            await take()
     finally:
         for task in (letting_in, *running):
             task.cancel()
         await asyncio.gather(letting_in, *running, return_exceptions=True)
-        with suppress(FileNotFoundError):
-            partial.unlink()
     return told
 
 

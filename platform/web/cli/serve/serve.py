@@ -6,11 +6,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import FrameType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import typer
 from typer.core import TyperCommand, TyperOption
@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperOption
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.engine.processes.spawn import EngineProcess
+from loraplex.engine.vllm_arguments import Argument
 
 from ...grpc_entry.packages import check_grpc
 from ...observability.logs import configure_logs
@@ -29,6 +30,7 @@ from ..ending import end_at_once
 from ..flags import settings_flags
 from ..port import listen
 from ..steps import step
+from .vllm_arguments import ARGUMENTS
 from .vllm_flags import Translation
 
 TRANSLATION: Final = "loraplex.translation"
@@ -40,10 +42,13 @@ logger = logging.getLogger(__name__)
 class Command(TyperCommand):
     """Also reads flags as vLLM spells them, and the model without a flag."""
 
+    word = "serve"
+    arguments: ClassVar[Mapping[str, Argument]] = ARGUMENTS
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options = [one for one in self.get_params(ctx) if isinstance(one, TyperOption)]
         takes_value = {flag: not one.is_flag for one in options for flag in (*one.opts, *one.secondary_opts)}
-        ctx.meta[TRANSLATION] = translation = Translation(args, takes_value)
+        ctx.meta[TRANSLATION] = translation = Translation(args, takes_value, self.word, self.arguments)
         return super().parse_args(ctx, translation.args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -119,3 +119,12 @@ ROWS: Final = (
 )
 ARGUMENTS: Final[Mapping[str, Argument]] = {**engine.ARGUMENTS, **dict(ROWS)}
 """A name that stands in both tables has the server's meaning."""
+
+OF_RUN_BATCH: Final[Mapping[str, Argument]] = dict(
+    (
+        *arguments(ANYTHING, "answers are written beside the output file", "output_tmp_dir"),
+        *arguments(OFF, "a server has /metrics, and runs batches too (docs/batches.md)", switches="enable_metrics"),
+        *arguments(ANYTHING, "it only matters with metrics", "url"),
+    )
+)
+"""What `vllm run-batch` has beside them."""

@@ -1,10 +1,13 @@
-"""From a command line in vLLM's spelling to one in ours: what `loraplex serve` does before it reads its options."""
+"""From a command line in vLLM's spelling to one in ours: what `loraplex serve` and `run-batch` do before they read
+their options."""
 
 import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+from loraplex.engine.vllm_arguments import Argument
 
 from ...settings.types import human_number
 from .vllm_arguments import ARGUMENTS, RENAMED, SEVERAL, SHORT, VALUES
@@ -20,26 +23,33 @@ class Translation:
     """`args`: of ours alone. `without_need`: flags that were accepted and change nothing.
 
     `takes_value`: our options by their flag, whether each has a value. ValueError for what cannot be had, with its
-    reason, and for an unknown flag, with the nearest one.
+    reason, and for an unknown flag, with the nearest one. `word`: of loraplex; `arguments`: what it has an answer for.
     """
 
-    def __init__(self, given: Sequence[str], takes_value: Mapping[str, bool]) -> None:
+    def __init__(
+        self,
+        given: Sequence[str],
+        takes_value: Mapping[str, bool],
+        word: str = "serve",
+        arguments: Mapping[str, Argument] = ARGUMENTS,
+    ) -> None:
         self.args: list[str] = []
         self.without_need: list[str] = []
         self.tokenizer: str | None = None
         """Which vLLM would use. Only the model's own can be had."""
         self._takes_value, self._rest = takes_value, list(given)
+        self._word, self._arguments = word, arguments
         self._model: str | None = None
         while self._rest:
-            word = self._rest.pop(0)
-            if word.startswith("-") and word != "-":
-                self._read_flag(word)
+            one = self._rest.pop(0)
+            if one.startswith("-") and one != "-":
+                self._read_flag(one)
             else:
-                self._read_model(word)
+                self._read_model(one)
 
     def _read_model(self, word: str) -> None:
         if self._model is not None:
-            raise ValueError(f"there are two models, {self._model} and {word}; a server has one")
+            raise ValueError(f"there are two models, {self._model} and {word}; give one")
         self._model = word
         self.args += ["--model", word]
 
@@ -84,8 +94,8 @@ class Translation:
 
     def _read_theirs(self, word: str, name: str, value: str | None) -> None:
         negated = name.removeprefix("no_")
-        known = name if name in ARGUMENTS else negated
-        argument = ARGUMENTS.get(known)
+        known = name if name in self._arguments else negated
+        argument = self._arguments.get(known)
         if argument is None or (known == negated != name and not argument.is_switch):
             raise self._unknown(word, name)
         meant: Any = None
@@ -120,9 +130,10 @@ class Translation:
         return BOOLEANS[inline.lower()]
 
     def _unknown(self, word: str, name: str) -> ValueError:
-        known = {flag.removeprefix("--").replace("-", "_") for flag in self._takes_value} | {*ARGUMENTS, *RENAMED}
+        ours = {flag.removeprefix("--").replace("-", "_") for flag in self._takes_value}
+        known = ours | {*self._arguments, *RENAMED}
         near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"Did you mean --{near[0].replace('_', '-')}?" if near else "loraplex serve --help lists all"
+        remedy = f"Did you mean --{near[0].replace('_', '-')}?" if near else f"loraplex {self._word} --help lists all"
         return ValueError(f"there is no option {word.partition('=')[0]}. {remedy}")
 
 

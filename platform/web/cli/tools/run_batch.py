@@ -3,19 +3,23 @@
 import asyncio
 import signal
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, BinaryIO, ClassVar, Final
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from loraplex.engine.ipc.client import EngineStartError
+from loraplex.engine.ipc.client import EngineStartError, EngineUnavailable
+from loraplex.engine.vllm_arguments import Argument
 
 from ...observability.logs import configure_logs
 from ...settings.settings import Settings
 from ..flags import settings_flags
-from ..serve import serve
+from ..serve import serve, vllm_arguments
+from .answer_file import STANDARD_OUTPUT, check_files, opened_for_answers
 
 SHORT: Final = {"-i": "--input-file", "-o": "--output-file"}
 
@@ -23,7 +27,10 @@ console = Console(highlight=False, stderr=True)
 
 
 class Command(serve.Command):
-    """Flags as `serve` reads them, and two short ones."""
+    """Flags as `serve` reads them, vLLM's of its own run-batch, and two short ones."""
+
+    word = "run-batch"
+    arguments: ClassVar[Mapping[str, Argument]] = {**vllm_arguments.ARGUMENTS, **vllm_arguments.OF_RUN_BATCH}
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [SHORT.get(arg, arg) for arg in args])
@@ -34,30 +41,34 @@ def run_batch(
     settings: Settings,
     context: typer.Context,
     input_file: Annotated[
-        Path, typer.Option("--input-file", "-i", metavar="FILE", help="JSON lines, as /v1/batches takes them.")
+        str, typer.Option("--input-file", "-i", metavar="FILE", help="JSON lines, as /v1/batches takes them.")
     ],
     output_file: Annotated[
-        Path, typer.Option("--output-file", "-o", metavar="FILE", help="One line for each, in the same order.")
+        str,
+        typer.Option(
+            "--output-file", "-o", metavar="FILE", help="One line for each, in the same order; - is standard output."
+        ),
     ],
 ) -> None:
     """Answer each line of a file, without a server. The file is as for /v1/batches."""
     configure_logs("warning" if settings.log_level == "info" else settings.log_level, settings.log_json)
     serve.tell_translation(settings, context.meta[serve.TRANSLATION])
-    if not input_file.is_file():
-        raise ValueError(f"there is no file {input_file}")
-    if not output_file.parent.is_dir():
-        raise ValueError(f"there is no folder {output_file.parent} for the answers")
+    check_files(input_file, output_file)
     from ...server import run_in_loop
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    sys.exit(run_in_loop(_run(settings, input_file, output_file)))
+    with opened_for_answers(output_file) as file:
+        told = run_in_loop(_run(settings, Path(input_file), file))
+    where = "standard output" if output_file in STANDARD_OUTPUT else output_file
+    console.print(f"{where}: {told[True]:,} lines answered, {told[False]:,} refused", markup=False, soft_wrap=True)
 
 
-async def _run(settings: Settings, source: Path, target: Path) -> int:
+async def _run(settings: Settings, source: Path, file: BinaryIO) -> Counter[bool]:
     from loraplex.engine.model.folder import resolve_model_folder
 
     from ...app import create_app
     from ...batches.file_run import check_file, run_file
+    from ...management.start_modules import register_modules
     from ...state import open_state
 
     # Nobody else asks this engine: as many lines run as a step takes.
@@ -68,10 +79,14 @@ async def _run(settings: Settings, source: Path, target: Path) -> int:
         total = check_file(source, state)
         await state.engine.start()
         await state.reconciler.reconcile()
+        try:
+            await register_modules(state)
+        except EngineStartError as error:
+            raise ValueError(str(error)) from None
         with _bar() as bar:
             task = bar.add_task("", total=total)
-            told = await run_file(create_app(state), state, source, target, lambda _: bar.advance(task))
-    except EngineStartError as error:
+            return await run_file(create_app(state), state, source, file, lambda _: bar.advance(task))
+    except (EngineStartError, EngineUnavailable) as error:
         raise ValueError(f"the engine could not start: {error}") from None
     finally:
         await state.engine.stop()
@@ -79,8 +94,6 @@ async def _run(settings: Settings, source: Path, target: Path) -> int:
         await asyncio.to_thread(state.text_processors.close)
         await asyncio.to_thread(state.bookkeeper.end)
         state.registry.close()
-    console.print(f"{target}: {told[True]:,} lines answered, {told[False]:,} refused", markup=False, soft_wrap=True)
-    return 0
 
 
 def _bar() -> Progress:

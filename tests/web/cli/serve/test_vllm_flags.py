@@ -142,7 +142,7 @@ def test_what_has_no_effect_is_named_once() -> None:
         ("--lora-module a=b", "Did you mean --lora-modules?"),
         ("--enforce-eagr", "Did you mean --enforce-eager?"),
         ("--no-max-loras 4", "there is no option --no-max-loras"),
-        ("-x", "there is no option -x."),
+        ("-x", "there is no option -x. loraplex serve --help lists all"),
         ("--max-loras", "--max-loras needs a value"),
         ("--enable-lora=maybe", "'maybe' is neither true nor false"),
         ("a/b c/d", "there are two models, a/b and c/d"),
@@ -152,6 +152,18 @@ def test_what_cannot_be_had_says_why(given: str, words: str) -> None:
     with pytest.raises(ValueError) as refused:
         translated(*given.split())
     assert words in str(refused.value)
+
+
+def test_what_run_batch_has_alone() -> None:
+    arguments = {**server.ARGUMENTS, **server.OF_RUN_BATCH}
+    assert not {*server.OF_RUN_BATCH} & {*server.ARGUMENTS, *server.RENAMED, *Settings.model_fields}
+    found = Translation(["--output-tmp-dir", "/tmp/x", "--url", "0.0.0.0"], OURS, "run-batch", arguments)
+    assert found.args == [] and found.without_need == ["--output-tmp-dir", "--url"]
+    for given, words in (("--enable-metrics", "a server has /metrics"), ("-x", "loraplex run-batch --help lists all")):
+        with pytest.raises(ValueError, match=words):
+            Translation([given], OURS, "run-batch", arguments)
+    with pytest.raises(ValueError, match="there is no option --output-tmp-dir"):
+        translated("--output-tmp-dir", "/tmp/x")
 
 
 def test_the_page_has_the_table_of_the_code() -> None:

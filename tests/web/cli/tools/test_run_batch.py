@@ -42,7 +42,8 @@ async def test_answers_are_in_the_files_order_and_as_the_server_gives_them(
         engine.requests.clear()
         engine.delay = 0.001
         assert check_file(source, state) == 102
-        told = await run_file(create_app(state), state, source, target, heard.append)
+        with target.open("wb") as file:
+            told = await run_file(create_app(state), state, source, file, heard.append)
     assert told == {True: 101, False: 1} and len(heard) == 102
     rows = [json.loads(line) for line in target.read_text().splitlines()]
     assert [row["custom_id"] for row in rows] == [f"r{number}" for number in range(102)]
@@ -52,7 +53,6 @@ async def test_answers_are_in_the_files_order_and_as_the_server_gives_them(
     assert {request.priority for request in engine.requests} == {LAST}
     [row] = state.registry.usage.sums(UsageQuery(by=()))
     assert row.requests == len(alone), "nobody is charged for what runs here"
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out")] == ["out"]
 
 
 async def test_a_file_without_right_lines_is_refused_before_anything_runs(state: State, tmp_path: Path) -> None:
@@ -64,30 +64,78 @@ async def test_a_file_without_right_lines_is_refused_before_anything_runs(state:
     state.registry.close()
 
 
+def typed(tmp_path: Path, *words: str, **more: Any) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "loraplex", "run-batch", *words]
+    return subprocess.run(command, cwd=tmp_path, text=True, timeout=240, **({"capture_output": True} | more))
+
+
+def served_by(checkpoint: Path, tmp_path: Path) -> list[str]:
+    own = ["--served-model-name", "m", "--data-dir", str(tmp_path / "data"), "--max-model-len", "128"]
+    return ["--model", str(checkpoint), *own]
+
+
 @pytest.mark.parametrize("spelling", [("-i", "-o"), ("--input-file", "--output-file")])
 def test_the_command(checkpoint: Path, tmp_path: Path, spelling: tuple[str, str]) -> None:
     source = write(tmp_path / "in", (COMPLETIONS, {"prompt": "a", "max_tokens": 3, "temperature": 0}), model="m")
     target = tmp_path / "out"
-    given = [spelling[0], str(source), spelling[1], str(target), "--model", str(checkpoint)]
-    own = ["--served-model-name", "m", "--data-dir", str(tmp_path / "data"), "--max-model-len", "128"]
-    command = [sys.executable, "-m", "loraplex", "run-batch", *given, *own]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    ran = typed(tmp_path, spelling[0], str(source), spelling[1], str(target), *served_by(checkpoint, tmp_path))
     assert ran.returncode == 0, ran.stderr
     assert "1 lines answered, 0 refused" in ran.stderr.replace("\n", " ")
     [row] = [json.loads(line) for line in target.read_text().splitlines()]
     assert row["response"]["body"]["usage"]["completion_tokens"] == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "in", "out"]
+
+
+def test_adapters_that_are_named_answer_and_standard_output_has_the_answers_alone(
+    checkpoint: Path, adapter_folders: list[Path], tmp_path: Path
+) -> None:
+    """Standard output is a file with content here, as after `>>`; the log would be on it too, if it went there."""
+    source = write(tmp_path / "in", *[(COMPLETIONS, {"prompt": "a", "max_tokens": 3})] * 3, model="s")
+    named = ["--lora-modules", f"s={adapter_folders[0]}", "--log-level", "debug", "--output-tmp-dir", "/tmp/x"]
+    (tmp_path / "out").write_text("before\n")
+    with (tmp_path / "out").open("a") as out:
+        ways = {"stdout": out, "stderr": subprocess.PIPE, "capture_output": False}
+        ran = typed(tmp_path, "-i", str(source), "-o", "-", *named, *served_by(checkpoint, tmp_path), **ways)
+    assert ran.returncode == 0, ran.stderr
+    first, *lines = (tmp_path / "out").read_text().splitlines()
+    assert first == "before" and [json.loads(line)["custom_id"] for line in lines] == ["r0", "r1", "r2"]
+    assert {json.loads(line)["response"]["body"]["model"] for line in lines} == {"s"}
+    assert "accepted without effect (docs/vllm.md): --output-tmp-dir" in ran.stderr
+
+
+def test_a_bad_adapter_is_refused_before_a_line_runs(checkpoint: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "in", (COMPLETIONS, {"prompt": "a", "max_tokens": 3}), model="s")
+    named = ["--lora-modules", "s=/no/such/folder"]
+    ran = typed(tmp_path, "-i", str(source), "-o", "out", *named, *served_by(checkpoint, tmp_path))
+    assert ran.returncode == 2 and "lora_modules: s: /no/such/folder has no adapter_config.json" in ran.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "in"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["-i", "absent", "-o", "out"], "there is no file absent"),
-        (["-i", "in", "-o", "no/out"], "there is no folder no"),
+        (["-i", "in", "-o", "no/out"], "/no for the answers"),
+        (["-i", "in", "-o", "."], ". is a folder"),
+        (["-i", "in", "-o", "in"], "in is the input file in; the answers need a file of their own"),
+        (["-i", "in", "-o", "link"], "link is the input file in"),
+        (["-i", "link", "-o", "in"], "in is the input file link"),
+        (["-i", "https://host/in", "-o", "out"], "https://host/in is no file of this machine"),
+        (["-i", "in", "-o", "https://host/out"], "https://host/out is no file of this machine"),
+        (["-i", "in", "-o", "out", "--zzz"], "there is no option --zzz. loraplex run-batch --help lists all"),
     ],
 )
 def test_what_is_wrong_is_said_at_once(tmp_path: Path, arguments: list[str], words: str) -> None:
     (tmp_path / "in").write_text("{}")
-    command = [sys.executable, "-m", "loraplex", "run-batch", *arguments]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    (tmp_path / "link").symlink_to("in")
+    ran = typed(tmp_path, *arguments)
     assert ran.returncode == 2 and words in ran.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "link"] and (tmp_path / "in").read_text() == "{}"
+
+
+def test_standard_output_may_not_be_the_input(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("{}")
+    with (tmp_path / "in").open("a") as out:
+        for name in ("-", "/dev/stdout", "/dev/fd/1"):
+            ran = typed(tmp_path, "-i", "in", "-o", name, stdout=out, stderr=subprocess.PIPE, capture_output=False)
+            assert ran.returncode == 2 and f"{name} is the input file in" in ran.stderr
