@@ -8,7 +8,7 @@ VENDOR := platform/web/static/vendor/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-fast fuzz clients campaign check fix demo-model bench bench-lora bench-quant bench-pages screenshots secrets image-check clean
+.PHONY: help install serve test test-fast fuzz campaign check fix demo-model bench bench-lora bench-quant bench-pages screenshots secrets image-check clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -27,9 +27,6 @@ test-fast: .venv/.test $(VENDOR) ## tests of what changed since main, for at mos
 
 fuzz: .venv/.test $(VENDOR) ## 10,000 random requests by both OpenAPI documents; another FUZZ_SEED is another 10,000
 	@FUZZ_CASES=$${FUZZ_CASES:-10000} $(BIN)/python -m pytest -q tests/web/test_schemas.py $(ARGS)
-
-clients: .venv/.clients $(VENDOR) ## packages that people use as clients, against the demo (docs/clients.md)
-	@$(BIN)/python -m pytest -q tests/clients $(ARGS)
 
 campaign: .venv/.test $(VENDOR) ## all cases of the long campaigns, of which make test takes a part
 	@CAMPAIGN=whole FUZZ_CASES=$${FUZZ_CASES:-10000} $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m campaign $(ARGS)
@@ -96,10 +93,6 @@ clean: ## remove what the other words made, but no data
 .venv/.test: .venv/.torch pyproject.toml
 	$(BIN)/pip install --quiet $(TORCH) --editable '.[test,check]'
 	@touch .venv/.runtime $@
-
-.venv/.clients: .venv/.test
-	$(BIN)/pip install --quiet $(TORCH) --editable '.[test,clients]'
-	@touch $@
 
 $(VENDOR): platform/web/frontend/package-lock.json platform/web/frontend/install.py .venv/.torch
 	@$(BIN)/python platform/web/frontend/install.py
