@@ -1,6 +1,6 @@
 """What the methods of `PoolingCalls` return. The field names and meanings are vLLM's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from ...pooling.vectors import Vector, cosine
@@ -47,11 +47,10 @@ class ScoringOutput:
 
 
 @dataclass(slots=True, kw_only=True)
-class PoolingRequestOutput:
-    """One prompt with its vector."""
+class Answered:
+    """What each output says of its request."""
 
     request_id: str
-    outputs: PoolingOutput
     prompt_token_ids: list[int]
     num_cached_tokens: int
     """Prompt tokens found in the prefix cache."""
@@ -62,16 +61,17 @@ class PoolingRequestOutput:
 
 
 @dataclass(slots=True, kw_only=True)
-class EmbeddingRequestOutput:
+class PoolingRequestOutput(Answered):
+    """One prompt with its vector."""
+
+    outputs: PoolingOutput
+
+
+@dataclass(slots=True, kw_only=True)
+class EmbeddingRequestOutput(Answered):
     """One prompt with its embedding."""
 
-    request_id: str
     outputs: EmbeddingOutput
-    prompt_token_ids: list[int]
-    num_cached_tokens: int
-    adapter: Adapter | None = None
-    lora_request: LoRARequest | None = None
-    finished: bool = True
 
     @classmethod
     def from_base(cls, base: PoolingRequestOutput) -> "EmbeddingRequestOutput":
@@ -79,16 +79,10 @@ class EmbeddingRequestOutput:
 
 
 @dataclass(slots=True, kw_only=True)
-class ClassificationRequestOutput:
+class ClassificationRequestOutput(Answered):
     """One prompt with a number for each class."""
 
-    request_id: str
     outputs: ClassificationOutput
-    prompt_token_ids: list[int]
-    num_cached_tokens: int
-    adapter: Adapter | None = None
-    lora_request: LoRARequest | None = None
-    finished: bool = True
 
     @classmethod
     def from_base(cls, base: PoolingRequestOutput) -> "ClassificationRequestOutput":
@@ -96,16 +90,10 @@ class ClassificationRequestOutput:
 
 
 @dataclass(slots=True, kw_only=True)
-class ScoringRequestOutput:
+class ScoringRequestOutput(Answered):
     """A pair of texts with its score. `prompt_token_ids`: of the pair, or of both texts one after the other."""
 
-    request_id: str
     outputs: ScoringOutput
-    prompt_token_ids: list[int]
-    num_cached_tokens: int
-    adapter: Adapter | None = None
-    lora_request: LoRARequest | None = None
-    finished: bool = True
 
     @classmethod
     def from_base(cls, base: PoolingRequestOutput) -> "ScoringRequestOutput":
@@ -122,6 +110,4 @@ class ScoringRequestOutput:
 
 
 def _facts(base: PoolingRequestOutput) -> dict[str, Any]:
-    """What all outputs say of their request."""
-    names = ("request_id", "prompt_token_ids", "num_cached_tokens", "adapter", "lora_request")
-    return {name: getattr(base, name) for name in names}
+    return {field.name: getattr(base, field.name) for field in fields(Answered)}
