@@ -178,7 +178,7 @@ async def test_hostile_names(client: httpx.AsyncClient, name: str) -> None:
 
 async def test_the_name_of_the_base_is_refused_before_any_byte_comes(client: httpx.AsyncClient, state: State) -> None:
     """In the words in which it would be at registration."""
-    told = "'tiny' is the name of the base model. Choose another name for the adapter."
+    told = "'tiny' is the name of the base model. Choose another name for the adapter, or another served_name."
     asked = {"x-content-sha256": "0" * 64}
     for response in (
         await put(client, "tiny", WEIGHTS_FILE, b"x"),
