@@ -5,7 +5,6 @@ without a batch and with one, in turn. A round of each kind begins when the batc
 """
 
 import argparse
-import http.client
 import itertools
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any, Final
 from loraplex.web.percentile import percentile
 from loraplex.web.settings.settings import DEMO_MODEL
 
+from .client import Client
 from .report import Row, show
 from .server import Serving, serving
 
@@ -36,41 +36,10 @@ def body(number: int, tokens: int, **more: Any) -> dict[str, Any]:
     return {"model": "demo", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "seed": number, **more}
 
 
-class Http:
-    """One connection to a server."""
-
-    def __init__(self, server: Serving) -> None:
-        self._connection = http.client.HTTPConnection(server.host, server.port, timeout=600)
-        self._headers = {"authorization": f"Bearer {server.key}", "content-type": "application/json"}
-
-    def ask(self, method: str, path: str, content: bytes | None = None, **headers: str) -> Any:
-        self._connection.close()  # the server may have done so after a while
-        self._connection.request(
-            method, path, content, self._headers | {k.replace("_", "-"): v for k, v in headers.items()}
-        )
-        answer = self._connection.getresponse()
-        read = answer.read()
-        if answer.status != 200:
-            raise RuntimeError(f"{answer.status} {read.decode()[:300]}")
-        return json.loads(read)
-
-    def first_token_ms(self, number: int) -> float:
-        started = time.perf_counter()
-        content = json.dumps(body(number, 24, stream=True))
-        self._connection.request("POST", "/v1/completions", content, self._headers)
-        answer = self._connection.getresponse()
-        first = answer.readline()
-        taken = 1000 * (time.perf_counter() - started)
-        if answer.status != 200 or not first.startswith(b"data: "):
-            raise RuntimeError(f"{answer.status} {(first + answer.read()).decode()[:300]}")
-        answer.read()
-        return taken
-
-
 class Batch:
     """Runs until it is cancelled."""
 
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: Client) -> None:
         self._http = http
         lines = [
             {"custom_id": str(n), "method": "POST", "url": "/v1/completions", "body": body(n, 48)} for n in range(LINES)
@@ -101,11 +70,11 @@ def users(server: Serving, clients: int, seconds: float, seed: int) -> list[floa
     taken: list[float] = []
 
     def ask(client: int) -> None:
-        chance, connection = random.Random(f"{seed} {client}"), Http(server)
+        chance, connection = random.Random(f"{seed} {client}"), Client(server)
         until, number = time.monotonic() + seconds, 0
         while time.monotonic() < until:
             number += 1
-            taken.append(connection.first_token_ms(1_000_000 * seed + 10_000 * client + number))
+            taken.append(connection.first_token_ms(body(1_000_000 * seed + 10_000 * client + number, 24)))
             time.sleep(chance.uniform(0, 2 * PAUSE_SECONDS))
 
     threads = [threading.Thread(target=ask, args=(client,)) for client in range(clients)]
@@ -129,7 +98,7 @@ def main() -> None:
         users(server, chosen.clients, 5, seed=next(seeds))
         for round in range(chosen.rounds):
             for kind in ("alone", "beside") if round % 2 else ("beside", "alone"):
-                batch = Batch(Http(server)) if kind == "beside" else None
+                batch = Batch(Client(server)) if kind == "beside" else None
                 # What ran while all was quiet ends first.
                 users(server, chosen.clients, LEAD_SECONDS, seed=next(seeds))
                 found[kind] += users(server, chosen.clients, chosen.seconds, seed=next(seeds))

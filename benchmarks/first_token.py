@@ -5,43 +5,21 @@ HTTP heads: 14498fe9^.
 """
 
 import argparse
-import http.client
-import json
 import statistics
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Final
 
 from loraplex.web.settings.settings import DEMO_MODEL
 
+from .client import Client
 from .report import Row, show
-from .server import ROOT, Serving, serving
+from .server import ROOT, serving
 
 GOAL_MS: Final = 0.5
 """More than the earlier commit takes."""
-BODY: Final = json.dumps({"model": "demo", "prompt": "Hello", "max_tokens": 2, "stream": True})
-
-
-class Client:
-    """Keeps one connection to a server, and the milliseconds from each request to its first event."""
-
-    def __init__(self, server: Serving) -> None:
-        self._connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
-        self._headers = {"content-type": "application/json", "authorization": f"Bearer {server.key}"}
-        self.taken_ms: list[float] = []
-
-    def stream(self) -> None:
-        started = time.perf_counter()
-        self._connection.request("POST", "/v1/completions", BODY, self._headers)
-        answer = self._connection.getresponse()
-        first = answer.readline()
-        taken = 1000 * (time.perf_counter() - started)
-        if answer.status != 200 or not first.startswith(b"data: "):
-            raise RuntimeError(f"{answer.status} {(first + answer.read()).decode()[:300]}")
-        answer.read()
-        self.taken_ms.append(taken)
+BODY: Final = {"model": "demo", "prompt": "Hello", "max_tokens": 2}
 
 
 def measure(revision: str, requests: int) -> tuple[list[float], list[float]]:
@@ -54,11 +32,11 @@ def measure(revision: str, requests: int) -> tuple[list[float], list[float]]:
                 serving(DEMO_MODEL, {}, earlier, served_name="demo") as before,
                 serving(DEMO_MODEL, {}, served_name="demo") as now,
             ):
-                clients = [Client(before), Client(now)]
+                clients, taken = (Client(before), Client(now)), (list[float](), list[float]())
                 for turn in range(requests):
-                    for client in clients if turn % 2 else reversed(clients):
-                        client.stream()
-            return clients[0].taken_ms, clients[1].taken_ms
+                    for side in (0, 1) if turn % 2 else (1, 0):
+                        taken[side].append(clients[side].first_token_ms(BODY))
+            return taken
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", earlier], cwd=ROOT, check=True)
 

@@ -14,24 +14,20 @@ from typing import Final
 
 from loraplex.web.settings.settings import DEMO_MODEL
 
+from .client import Client
 from .report import Row, show
 from .server import Serving, serving
 
 FORM: Final = {"content-type": "application/x-www-form-urlencoded"}
-COMPLETION: Final = json.dumps({"model": "demo", "prompt": "Hello", "max_tokens": 8})
+COMPLETION: Final = json.dumps({"model": "demo", "prompt": "Hello", "max_tokens": 8}).encode()
 
 
 def complete(server: Serving, count: int, taken: list[float]) -> None:
     """Adds the seconds of each to `taken`."""
-    connection = http.client.HTTPConnection(server.host, server.port, timeout=300)
-    headers = {"content-type": "application/json", "authorization": f"Bearer {server.key}"}
+    client = Client(server)
     for _ in range(count):
         started = time.perf_counter()
-        connection.request("POST", "/v1/completions", COMPLETION, headers)
-        answer = connection.getresponse()
-        words = answer.read()
-        if answer.status != 200:
-            raise RuntimeError(f"{answer.status} {words.decode()[:300]}")
+        client.ask("POST", "/v1/completions", COMPLETION)
         taken.append(time.perf_counter() - started)
 
 
