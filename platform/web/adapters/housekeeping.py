@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from loraplex.registry.files.sweep import SweepReport, sweep
@@ -10,6 +11,7 @@ from loraplex.registry.registry import Registry
 from ..http.database_errors import log_failure
 
 SWEEP_SECONDS: Final = 600.0
+MOST_NAMED: Final = 5
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +29,14 @@ async def keep_house(registry: Registry) -> None:
 def _log(report: SweepReport) -> None:
     if report.leftovers or report.orphans:
         logger.info("removed %d leftovers of uploads and %d unwanted files", report.leftovers, report.orphans)
-    for digest in report.broken:
-        logger.warning("the files of the adapter %s are missing or changed on the disk: upload them again", digest[:12])
-    for digest in report.healed:
-        logger.info("the files of the adapter %s are back", digest[:12])
+    if report.broken:
+        words = "the files of %d adapters are missing or changed on the disk (%s): upload them again"
+        logger.warning(words, len(report.broken), _some(report.broken))
+    if report.healed:
+        logger.info("the files of %d adapters are back (%s)", len(report.healed), _some(report.healed))
+
+
+def _some(digests: Sequence[str]) -> str:
+    """The first of them: a disk that is away breaks all at once."""
+    more = ", …" if len(digests) > MOST_NAMED else ""
+    return ", ".join(digest[:12] for digest in digests[:MOST_NAMED]) + more

@@ -64,7 +64,7 @@ async def test_a_database_that_is_away_is_no_end(
     monkeypatch.setattr(housekeeping, "sweep", broken)
     caplog.set_level("INFO", "loraplex")
     task = asyncio.create_task(housekeeping.keep_house(state.registry))
-    await until(lambda: "dddddddddddd are missing or changed" in caplog.text)
+    await until(lambda: "the files of 1 adapters are missing or changed on the disk (dddddddddddd)" in caplog.text)
     assert "cannot be removed now" in caplog.text and "1 leftovers of uploads and 2 unwanted files" in caplog.text
     task.cancel()
 
