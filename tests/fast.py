@@ -29,6 +29,8 @@ OF_OTHERS: Final = {
     "": ("tests/test_layout.py", "tests/test_lints.py"),
 }
 """What begins with a key is tested by these; what is no Python has no imports to go by."""
+ELSEWHERE: Final = "tests/clients/"
+"""Tests that run in another environment: make clients."""
 
 
 class Budget:
@@ -70,7 +72,7 @@ def files_for(changed: Iterable[str]) -> list[str]:
     for start, tests in OF_OTHERS.items():
         if any(file.startswith(start) for file in files):
             found |= dict.fromkeys(tests)
-    return [*found]
+    return [file for file in found if not file.startswith(ELSEWHERE)]
 
 
 def _module(file: str) -> str:

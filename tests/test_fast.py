@@ -22,6 +22,11 @@ def test_a_helper_of_tests_is_tested_by_those_that_use_it() -> None:
     assert "tests/browser/test_few_clicks.py" in files_for(["tests/browser/clicks.py"])
 
 
+def test_clients_run_in_another_environment() -> None:
+    tests = files_for(["tests/clients/conftest.py", "tests/clients/test_npm.py", "tests/integration/live_server.py"])
+    assert tests and not any(test.startswith("tests/clients/") for test in tests)
+
+
 @pytest.mark.parametrize("start", OF_OTHERS)
 def test_what_is_no_python_has_tests_too(start: str) -> None:
     assert {*OF_OTHERS[start]} <= {*files_for([f"{start}anything.txt"])}

@@ -1,14 +1,14 @@
 """Agents: openai-agents with its memory, and LangChain's tools."""
 
-import pytest
+import agents
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from openai import AsyncOpenAI
 
 from .conftest import QUERY, QUESTION, Address
 
 
 async def test_openai_agents_go_on_where_they_ended(address: Address) -> None:
-    agents = pytest.importorskip("agents")
-    from openai import AsyncOpenAI
-
     agents.set_tracing_disabled(True)
     async with AsyncOpenAI(base_url=address.v1, api_key=address.key) as client:
         model = agents.OpenAIResponsesModel("sql", client)
@@ -18,16 +18,13 @@ async def test_openai_agents_go_on_where_they_ended(address: Address) -> None:
         second = await agents.Runner.run(agent, paris, previous_response_id=first.last_response_id)
         said = await client.responses.input_items.list(second.last_response_id or "")
     assert (first.final_output, second.final_output) == (QUERY, QUERY.replace("London", "Paris"))
-    assert [item.content[0].text for item in said.data] == [paris]  # type: ignore[union-attr]
+    assert [item.content[0].text for item in said.data] == [paris]
 
 
 async def test_an_agent_of_openai_agents_calls_a_tool_and_ends_in_words(address: Address) -> None:
-    agents = pytest.importorskip("agents")
-    from openai import AsyncOpenAI
-
     called = list[tuple[int, int]]()
 
-    @agents.function_tool  # type: ignore[untyped-decorator, unused-ignore]
+    @agents.function_tool
     def add(a: int, b: int) -> int:
         """Add two numbers."""
         called.append((a, b))
@@ -44,14 +41,11 @@ async def test_an_agent_of_openai_agents_calls_a_tool_and_ends_in_words(address:
 
 
 def test_langchain_demands_a_tool(address: Address) -> None:
-    langchain = pytest.importorskip("langchain_openai")
-    from langchain_core.tools import tool  # type: ignore[import-not-found, unused-ignore]
-
     @tool
     def add(a: int, b: int) -> int:
         """Add two numbers."""
         return a + b
 
-    model = langchain.ChatOpenAI(model="demo", base_url=address.v1, api_key=address.key, max_tokens=100)
+    model = ChatOpenAI(model="demo", base_url=address.v1, api_key=address.key, max_tokens=100)
     [call] = model.bind_tools([add], tool_choice="add").invoke("What is 5 plus 10?").tool_calls
     assert call["name"] == "add" and {"a", "b"} <= set(call["args"]) and isinstance(add.invoke(call["args"]), int)

@@ -1,12 +1,14 @@
 """Anthropic's API by its own package, and by those that speak it."""
 
+import anthropic
+import litellm
 import pytest
+from langchain_anthropic import ChatAnthropic
 
 from .conftest import HELLO, QUERY, QUESTION, Address
 
 
 def test_anthropic(address: Address) -> None:
-    anthropic = pytest.importorskip("anthropic")
     client = anthropic.Anthropic(base_url=address.root, api_key=address.key)
     answer = client.messages.create(model="sql", max_tokens=60, messages=HELLO, extra_body={"temperature": 0})
     assert answer.content[0].text == QUERY
@@ -20,15 +22,11 @@ def test_anthropic(address: Address) -> None:
 
 
 def test_langchain_anthropic(address: Address) -> None:
-    langchain = pytest.importorskip("langchain_anthropic")
-    model = langchain.ChatAnthropic(
-        model="sql", base_url=address.root, api_key=address.key, temperature=0, max_tokens=60
-    )
+    model = ChatAnthropic(model="sql", base_url=address.root, api_key=address.key, temperature=0, max_tokens=60)
     assert model.invoke(QUESTION).content == QUERY
     assert "".join(chunk.text for chunk in model.stream(QUESTION)) == QUERY
 
 
 def test_litellm(address: Address) -> None:
-    litellm = pytest.importorskip("litellm")
     asked = {"model": "anthropic/sql", "api_base": address.root, "api_key": address.key, "max_tokens": 60}
     assert litellm.completion(**asked, messages=HELLO, temperature=0).choices[0].message.content == QUERY

@@ -2,9 +2,17 @@
 
 from typing import Any, Literal
 
+import guidance
+import instructor
 import openai
+import outlines
 import pytest
+from guidance.models.experimental import VLLMModel
+from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
+from pydantic_ai import Agent, NativeOutput
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 from .conftest import RECORD, SALE, Address
 
@@ -29,7 +37,6 @@ def sdk(address: Address) -> openai.OpenAI:
 
 
 def test_instructor(sdk: openai.OpenAI) -> None:
-    instructor = pytest.importorskip("instructor")
     messages = [{"role": "user", "content": SALE}]
     asked: dict[str, Any] = {"model": "json", "response_model": Sale, "messages": messages, "temperature": 0}
     client = instructor.from_openai(sdk, mode=instructor.Mode.JSON_SCHEMA)
@@ -39,33 +46,24 @@ def test_instructor(sdk: openai.OpenAI) -> None:
 
 
 def test_pydantic_ai(address: Address) -> None:
-    pytest.importorskip("pydantic_ai")
-    from pydantic_ai import Agent, NativeOutput  # type: ignore[import-not-found, unused-ignore]
-    from pydantic_ai.models.openai import OpenAIChatModel  # type: ignore[import-not-found, unused-ignore]
-    from pydantic_ai.providers.openai import OpenAIProvider  # type: ignore[import-not-found, unused-ignore]
-
     model = OpenAIChatModel("json", provider=OpenAIProvider(base_url=address.v1, api_key=address.key))
     native = Agent(model, output_type=NativeOutput(Sale)).run_sync(SALE, model_settings={"temperature": 0})
     assert native.output == SOLD
 
 
 def test_langchain(address: Address) -> None:
-    langchain = pytest.importorskip("langchain_openai")
-    model = langchain.ChatOpenAI(model="json", base_url=address.v1, api_key=address.key, temperature=0)
+    model = ChatOpenAI(model="json", base_url=address.v1, api_key=address.key, temperature=0)
     assert model.with_structured_output(Sale).invoke(SALE) == SOLD
 
 
 def test_outlines(sdk: openai.OpenAI) -> None:
-    outlines = pytest.importorskip("outlines")
     assert Sale.model_validate_json(outlines.from_openai(sdk, "json")(SALE, Sale, temperature=0)) == SOLD
     labels: Any = Literal["positive", "negative", "neutral"]
     assert outlines.from_vllm(sdk, "sentiment")(REVIEW, labels, temperature=0) == "positive"
 
 
 def test_guidance(address: Address) -> None:
-    guidance = pytest.importorskip("guidance")
-    experimental = pytest.importorskip("guidance.models.experimental")
-    model = experimental.VLLMModel("sentiment", base_url=address.v1, api_key=address.key)
+    model = VLLMModel("sentiment", base_url=address.v1, api_key=address.key)
     with guidance.user():
         model += REVIEW
     with guidance.assistant():

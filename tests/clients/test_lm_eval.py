@@ -3,28 +3,25 @@
 from typing import Any
 
 import pytest
+from lm_eval.api.instance import Instance
+from lm_eval.models import openai_completions
 
-from loraplex.web.settings.settings import DEMO_MODEL
-
-from .conftest import HELLO, QUERY, Address
+from .conftest import DEMO_MODEL, HELLO, QUERY, Address
 
 
-@pytest.fixture
-def lm_eval(monkeypatch: pytest.MonkeyPatch, address: Address) -> Any:
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch, address: Address) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", address.key)
-    return pytest.importorskip("lm_eval.models.openai_completions")
 
 
 def asked(kind: str, *arguments: Any) -> Any:
-    from lm_eval.api.instance import Instance  # type: ignore[import-not-found, unused-ignore]
-
     return Instance(request_type=kind, doc={}, arguments=arguments, idx=0)
 
 
-def test_loglikelihoods_are_the_same_with_both_tokenizers(lm_eval: Any, address: Address) -> None:
+def test_loglikelihoods_are_the_same_with_both_tokenizers(address: Address) -> None:
     found = []
     for backend, tokenizer in (("remote", None), ("huggingface", str(DEMO_MODEL))):
-        model = lm_eval.LocalCompletionsAPI(
+        model = openai_completions.LocalCompletionsAPI(
             model="demo",
             base_url=f"{address.v1}/completions",
             tokenizer_backend=backend,
@@ -37,8 +34,10 @@ def test_loglikelihoods_are_the_same_with_both_tokenizers(lm_eval: Any, address:
     assert found[0] == pytest.approx(found[1], abs=1e-4) and found[0][0] > found[0][1]
 
 
-def test_chats(lm_eval: Any, address: Address) -> None:
-    model = lm_eval.LocalChatCompletion(model="sql", base_url=f"{address.v1}/chat/completions", eos_string="<|end|>")
+def test_chats(address: Address) -> None:
+    model = openai_completions.LocalChatCompletion(
+        model="sql", base_url=f"{address.v1}/chat/completions", eos_string="<|end|>"
+    )
     chat = model.apply_chat_template(HELLO)
     bounds = {"until": ["\n"], "max_gen_toks": 40, "temperature": 0}
     assert model.generate_until([asked("generate_until", chat, bounds)]) == [QUERY]

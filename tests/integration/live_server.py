@@ -46,6 +46,9 @@ def environment(settings: dict[str, object]) -> dict[str, str]:
 class LiveServer:
     """`settings` are fields of Settings; `folder` keeps the data and the log over several lives."""
 
+    python = sys.executable
+    """Of the environment that loraplex is installed in."""
+
     def __init__(self, folder: Path, model: Path, **settings: object) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -81,7 +84,7 @@ class LiveServer:
 
     def spawn_in(self, folder: Path | None, *words: str) -> None:
         """`loraplex serve` with flags; None: in the folder of this process."""
-        command = [sys.executable, "-m", "loraplex", *words]
+        command = [self.python, "-m", "loraplex", *words]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=environment(self.settings), cwd=folder
@@ -109,7 +112,7 @@ class LiveServer:
 
     def command(self, *arguments: str) -> None:
         """Run `loraplex ...` beside the server, with its settings."""
-        command = [sys.executable, "-m", "loraplex", *arguments]
+        command = [self.python, "-m", "loraplex", *arguments]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(self.settings))
         assert ended.returncode == 0, ended.stdout + ended.stderr
 
