@@ -11,6 +11,21 @@ from loraplex.lora.apply.batch import LoraBatch
 
 
 @dataclass(slots=True)
+class StateSlots:
+    """Where the recurrent states of a step's sequences are. Of models that have such states."""
+
+    slots: torch.Tensor
+    """[S] int32: a sequence goes on from the state in its slot, and leaves its state there. One whose first token is at
+    position 0 begins with zeros."""
+    kept_starts: torch.Tensor
+    """[S + 1] int32: sequence s keeps copies kept_starts[s] to kept_starts[s + 1]."""
+    kept_tokens: torch.Tensor
+    """[kept] int32: the token of the step after which each is taken, ascending in each sequence."""
+    kept_slots: torch.Tensor
+    """[kept] int32: where it goes."""
+
+
+@dataclass(slots=True)
 class Batch:
     token_ids: torch.Tensor
     """[T] int64, sequence after sequence."""
@@ -34,6 +49,8 @@ class Batch:
     every key and value has its own scale."""
     uneven: bool = False
     """Whether one context of a decode is so long that its keys are shared out although sequences fill the device."""
+    states: StateSlots | None = None
+    """None for a model without recurrent layers."""
 
 
 def single_tokens(batch: Batch, tokens: torch.Tensor) -> Batch:

@@ -3,6 +3,8 @@
 Shapes: T tokens, I intermediate size. float32 or bfloat16.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -56,7 +58,12 @@ def silu_block(gate_up: Array, first: int, last: int, begin: int, end: int, outp
 def silu_run(source: Array, gate: int, up: int, output: Array, target: int, count: int) -> None:
     """output[target : target + count] of those from source[gate] and source[up] on; count is a multiple of LANES."""
     for at in range(0, count, LANES):
-        gates, ups = load(source, gate + at), load(source, up + at)
-        # e^88 is the largest that exp knows; there the quotient is 0 already.
-        inverse = exp(multiply(maximum(splat(np.float32(-88)), gates), splat(np.float32(-1))))
-        store(output, target + at, multiply(divide(gates, add(splat(np.float32(1)), inverse)), ups))
+        store(output, target + at, multiply(silu_value(load(source, gate + at)), load(source, up + at)))
+
+
+@njit(inline="always")
+def silu_value(gates: Any) -> Any:
+    """Of a vector."""
+    # e^88 is the largest that exp knows; there the quotient is 0 already.
+    inverse = exp(multiply(maximum(splat(np.float32(-88)), gates), splat(np.float32(-1))))
+    return divide(gates, add(splat(np.float32(1)), inverse))
