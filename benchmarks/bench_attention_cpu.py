@@ -20,6 +20,7 @@ import torch.nn.functional as F  # noqa: E402
 
 from loraplex.engine.attention.backend import CacheShape  # noqa: E402
 from loraplex.engine.attention.cpu import CpuAttention  # noqa: E402
+from loraplex.engine.attention.layer import LayerAttention  # noqa: E402
 from loraplex.engine.batch import Batch  # noqa: E402
 
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, BLOCK = 24, 14, 2, 64, 16
@@ -63,17 +64,9 @@ def fill(
     sequences: int, cached: int, new: int, cache_dtype: torch.dtype, layers: int = LAYERS
 ) -> tuple[CpuAttention, Batch, Batch]:
     """A backend, the batch of its new tokens, and that of all of them."""
-    shape = CacheShape(
-        num_layers=layers,
-        num_blocks=sequences * -(-(cached + new) // BLOCK),
-        block_size=BLOCK,
-        num_heads=HEADS,
-        num_kv_heads=KV_HEADS,
-        head_dim=HEAD_DIM,
-        cache_dtype=cache_dtype,
-        scale=HEAD_DIM**-0.5,
-        sliding_window=[None] * layers,
-    )
+    attention = LayerAttention(num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5)
+    blocks = sequences * -(-(cached + new) // BLOCK)
+    shape = CacheShape(layers=(attention,) * layers, num_blocks=blocks, block_size=BLOCK, cache_dtype=cache_dtype)
     backend = CpuAttention(shape)
     everything, batch = make_batch(sequences, 0, cached + new), make_batch(sequences, cached, new)
     batch.block_tables = everything.block_tables

@@ -13,7 +13,7 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
-from loraplex.engine.attention.backend import CacheShape, Rotary
+from loraplex.engine.attention.backend import Rotary
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.kernels.cuda.embedding import gather_rows
@@ -42,6 +42,7 @@ from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.dequantize import dequantize
 from loraplex.quant.kernels.cuda.layout import INTEGER8, TILE_ORDER
 from loraplex.quant.kernels.cuda.tiles import PANEL
+from tests.engine.attention.shapes import alike
 from tests.triton_interpreter import one_patch_a_module, rounding
 
 __all__ = ["one_patch_a_module", "rounding"]
@@ -153,11 +154,7 @@ def test_sampling(mode: int, edits: int) -> None:
 
 
 def open_cache(blocks: int, dtype: torch.dtype, heads: int = 2) -> CudaAttention:
-    shape = CacheShape(
-        num_layers=1, num_blocks=blocks, block_size=16, num_heads=heads, num_kv_heads=1, head_dim=SIZE,
-        cache_dtype=dtype, scale=0.125, sliding_window=[None],
-    )  # fmt: skip
-    return CudaAttention(shape, max_tokens=64, device=CPU)
+    return CudaAttention(alike((heads, 1), SIZE, num_blocks=blocks, cache_dtype=dtype), max_tokens=64, device=CPU)
 
 
 @pytest.mark.parametrize(("dtype", "new"), [(BF16, 20), (torch.float8_e4m3fn, 1)], ids=str)

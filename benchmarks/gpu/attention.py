@@ -11,6 +11,7 @@ import torch
 from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.kernels.cuda.launch import LayerCache
+from loraplex.engine.attention.layer import LayerAttention
 from loraplex.engine.batch import Batch
 
 from .card import copy_rate, product_rate
@@ -138,11 +139,10 @@ def fill_anew(stage: Stage, sequences: int, length: int, dtype: torch.dtype) -> 
     """Raises WrongResult unless the cache holds what was written to it."""
     size, blocks = stage.size, -(-length // BLOCK)
     layers = stage.copies(token_bytes(size) * sequences * length)
-    shape = CacheShape(
-        num_layers=layers, num_blocks=sequences * blocks, block_size=BLOCK, num_heads=size.heads,
-        num_kv_heads=size.kv_heads, head_dim=size.head_dim, cache_dtype=dtype, scale=size.head_dim**-0.5,
-        sliding_window=[None] * layers,
-    )  # fmt: skip
+    attention = LayerAttention(
+        num_heads=size.heads, num_kv_heads=size.kv_heads, head_dim=size.head_dim, scale=size.head_dim**-0.5
+    )
+    shape = CacheShape(layers=(attention,) * layers, num_blocks=sequences * blocks, block_size=BLOCK, cache_dtype=dtype)
     backend = CudaAttention(shape, max_tokens=max(sequences, size.prefill), device=stage.device)
     table = torch.randperm(sequences * blocks, device=stage.device).to(torch.int32).view(sequences, blocks)
     written = step(stage, table, length, length)

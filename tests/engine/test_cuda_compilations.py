@@ -11,7 +11,6 @@ import torch
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.kernels.cuda import launch
 from loraplex.engine.device import cuda_stream
@@ -28,6 +27,7 @@ from loraplex.lora.residency.pool import AdapterPool
 from tests.ahead_of_time import AbsentDevice
 from tests.checkpoints import make_checkpoint
 
+from .attention.shapes import alike
 from .cuda_double import pretend_cuda
 from .cuda_engine import TINY, small_config
 from .inline_stream import HostMoment, InlineStream
@@ -70,10 +70,10 @@ def open_runner(
     model, base = ModelConfig.from_folder(folder), base_signature(folder)
     decoder = make_loader(model, Checkpoint(folder), choose_device(config, model)).load(LENGTH)
     pool = AdapterPool(base, memory=1 << 16, slots=3, dtype=torch.bfloat16, device=CPU)
-    shape = CacheShape(
-        num_layers=2, num_blocks=2, block_size=16, num_heads=model.num_heads, num_kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim, cache_dtype=kv_dtype, scale=1.0, sliding_window=[None, 16],
-        static_scales=torch.ones(2, 2, model.num_kv_heads) if static else None,
+    scales = torch.ones(2, 2, model.num_kv_heads) if static else None
+    shape = alike(
+        (model.num_heads, model.num_kv_heads), model.head_dim, [None, 16], num_blocks=2, cache_dtype=kv_dtype,
+        static_scales=scales,
     )  # fmt: skip
     cache = CudaAttention(shape, max_tokens=TOKENS, device=CPU)
     queues = cuda_stream.Queues(InlineStream(), InlineStream(), Launched, HostMoment)

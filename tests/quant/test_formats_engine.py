@@ -18,6 +18,7 @@ from loraplex.engine.model.decoder import Decoder
 from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.sampling.sampler import Sampled, Sampler, SampleRow
+from loraplex.engine.startup.kv_cache_size import attention_layers
 from loraplex.quant.config.config import parse_quantization
 from loraplex.quant.config.layouts import IntegerLayout
 from loraplex.quant.formats.read import read_weight
@@ -48,17 +49,8 @@ def load(folder: Path, stored: torch.dtype = torch.float32) -> Decoder:
 @torch.inference_mode()
 def logits(folder: Path, decoder: Decoder) -> torch.Tensor:
     config = ModelConfig.from_folder(folder)
-    shape = CacheShape(
-        num_layers=config.num_layers,
-        num_blocks=4,
-        block_size=16,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        cache_dtype=torch.float32,
-        scale=config.head_dim**-0.5,
-        sliding_window=config.sliding_windows,
-    )
+    layers = attention_layers(config)
+    shape = CacheShape(layers=layers, num_blocks=4, block_size=16, cache_dtype=torch.float32)
     cache = ReferenceAttention(shape)
     index, length = torch.arange(len(IDS)), torch.tensor([len(IDS)], dtype=torch.int32)
     starts, blocks = torch.tensor([0, len(IDS)], dtype=torch.int32), torch.arange(4, dtype=torch.int32)[None]

@@ -11,6 +11,7 @@ from loraplex.engine.attention.cpu import CpuAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder
+from loraplex.engine.startup.kv_cache_size import attention_layers
 from loraplex.quant.kernels.instructions.dots import HAS_BFLOAT16, HAS_INTEGERS
 from loraplex.quant.linears import coded
 from loraplex.quant.linears.code_kernels import INTEGERS, SPLIT_DOTS, VECTORS, CodeKernel
@@ -49,17 +50,8 @@ def test_logits_of_a_prompt_and_of_tokens_after_it(
 def served(folder: Path, decoder: Decoder) -> torch.Tensor:
     """A prompt of all but the last three tokens, then these one by one."""
     config = ModelConfig.from_folder(folder)
-    shape = CacheShape(
-        num_layers=config.num_layers,
-        num_blocks=4,
-        block_size=16,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        cache_dtype=torch.float32,
-        scale=config.head_dim**-0.5,
-        sliding_window=config.sliding_windows,
-    )
+    layers = attention_layers(config)
+    shape = CacheShape(layers=layers, num_blocks=4, block_size=16, cache_dtype=torch.float32)
     cache, blocks = CpuAttention(shape), torch.arange(4, dtype=torch.int32)[None]
     decoder.fuse(cache)
     assert decoder.fused is not None

@@ -1,6 +1,6 @@
 """AttentionBackend: the small interface between the decoder and the paged KV cache. One file per device.
 
-Shapes: T new tokens, H query heads, G KV heads, D head size.
+Shapes: T new tokens, H query heads, G KV heads, D head size, R numbers of a head that rope turns.
 """
 
 from collections.abc import Sequence
@@ -10,45 +10,70 @@ from typing import Final, Protocol
 import torch
 
 from ..batch import Batch
+from .layer import LayerAttention, check_sharing
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Rotary:
-    """What happens to query and key heads before attention: RMS norm (Qwen3), then half-rotation rope."""
+    """What happens to a layer's heads before attention: norms of heads, then rope on queries and keys."""
 
-    cos: torch.Tensor
-    """[positions, D / 2] float32."""
-    sin: torch.Tensor
-    """[positions, D / 2] float32."""
+    cos: torch.Tensor | None
+    """[positions, R / 2] float32; the other D - R numbers of a head stay as they are. None: no rope."""
+    sin: torch.Tensor | None
+    """As `cos`."""
     query_norm: torch.Tensor | None = None
-    """[D] float32, weight of the norm over each query head; None: no norm. `key_norm` alike, both or neither."""
+    """float32, what the RMS norm multiplies by: [D] of the norm over each head, or [H * D] of the norm over all of
+    them; None: no norm."""
     key_norm: torch.Tensor | None = None
+    """Alike: [D] or [G * D]. Both norms or neither, unless the layer has queries alone."""
     eps: float = 1e-6
+    """Of all these norms."""
+    interleaved: bool = False
+    """Rope turns the pairs (0, 1), (2, 3) and so on, else (0, R / 2), (1, R / 2 + 1) and so on."""
+    value_norm: bool = False
+    """RMS norm over each value head, which multiplies by no weight."""
+    query_scale: torch.Tensor | None = None
+    """[positions] float32, what queries are multiplied by after rope; None: by nothing."""
+
+    def __post_init__(self) -> None:
+        assert (self.cos is None) == (self.sin is None)
+
+    def is_plain(self, head_dim: int) -> bool:
+        """Whether rope turns the halves of whole heads, and queries and keys alone are normed, each head by itself."""
+        norms = [norm for norm in (self.query_norm, self.key_norm) if norm is not None]
+        others = self.interleaved or self.value_norm or self.query_scale is not None
+        return self.turned == head_dim and not others and all(len(norm) == head_dim for norm in norms)
+
+    @property
+    def turned(self) -> int:
+        """R."""
+        return 0 if self.cos is None else 2 * self.cos.shape[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class CacheShape:
-    """Of the paged cache and of the heads that read it."""
+    """Of the paged cache and of the heads that read it. A block has room in every layer that stores keys."""
 
-    num_layers: int
+    layers: tuple[LayerAttention, ...]
+    """Those of the model that attend. A layer's place here is its number for the backend."""
     num_blocks: int
     block_size: int
     """Tokens of a block."""
-    num_heads: int
-    """Of the query."""
-    num_kv_heads: int
-    head_dim: int
     cache_dtype: torch.dtype
-    scale: float
-    """Of scores."""
-    sliding_window: Sequence[int | None]
-    """By layer; None: all of the sequence is seen."""
-    static_scales: torch.Tensor | None = None
-    """[L, 2, G] float32: of keys and of values in 8 bits, by which numbers are divided as they are stored. None: every
-    key and value gets its own."""
+    static_scales: Sequence[torch.Tensor] | None = None
+    """By layer [2, G] float32: of keys and of values in 8 bits, by which numbers are divided as they are stored. None:
+    every key and value gets its own. Those of a layer that reads another's keys are not looked at."""
 
     def __post_init__(self) -> None:
-        assert len(self.sliding_window) == self.num_layers and self.num_heads % self.num_kv_heads == 0
+        check_sharing(self.layers)
+        assert self.static_scales is None or len(self.static_scales) == len(self.layers)
+
+    def by_geometry(self) -> list[list[int]]:
+        """The numbers of layers whose heads are alike, together."""
+        groups: dict[tuple[int, int, int], list[int]] = {}
+        for number, layer in enumerate(self.layers):
+            groups.setdefault(layer.geometry, []).append(number)
+        return list(groups.values())
 
 
 HEAD_NORMS: Final = frozenset({"q_norm", "k_norm"})
@@ -66,14 +91,15 @@ class AttentionBackend(Protocol):
         batch.clipped what they clip."""
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
-        """qkv [T, (H + 2 G) D] of the fused linear: norm and rotate query and key, `write` key and value.
+        """qkv [T, (H + 2 G) D] of the fused linear: norm and rotate query and key, `write` key and value. Of a layer
+        that reads another's keys it is [T, H D], and nothing is written.
 
         Returns the query [T, H, D] that `attend` takes. The same as doing each step apart, in one pass.
         """
 
-    def attend(self, layer: int, query: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """query [T, H, D], rope applied -> [T, H, D]. Causal over each sequence's cached tokens, scaled by D^-0.5
-        (or the model's own scale), within the layer's sliding window where it has one."""
+    def attend(self, layer: int, query: torch.Tensor, batch: Batch, sinks: torch.Tensor | None = None) -> torch.Tensor:
+        """query [T, H, D], rope applied -> [T, H, D]. Causal over each sequence's cached tokens, as LayerAttention says
+        for the layer. sinks [H] float32, where the layer has them."""
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copy whole blocks, source to destination, in every layer (copy-on-write)."""

@@ -1,6 +1,7 @@
 """CpuAttention: the paged KV cache and its numba kernels."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -11,13 +12,16 @@ import torch.nn.functional as F
 from ..batch import Batch
 from ..kernels.arrays import WORTH, as_array
 from ..kv_cache.block_pool import PADDING_BLOCK
-from .backend import CacheShape, Rotary
+from .backend import AttentionBackend, CacheShape, Rotary
 from .kernels.arguments import Paged
 from .kernels.attend import attend, kernel_address
-from .kernels.paged import TILE, Cache, Step, merge
+from .kernels.paged import TILE, Cache, Scores, Step, merge
 from .kernels.plan import plan
-from .kernels.write import SERIAL_TOKENS, Heads, rotate_and_write, rotate_and_write_parallel, write
-from .reference import normed, rotate
+from .kernels.rotate import Heads, rotate, rotate_parallel
+from .kernels.write import SERIAL_TOKENS, rotate_and_write, rotate_and_write_parallel, write
+from .layer import owner
+from .mixed import MixedAttention
+from .prepare import prepare
 
 QUERY_ROWS: Final = 96
 """Rows (token, head of a group) of one prefill item."""
@@ -27,33 +31,50 @@ REGISTERS: Final = 32
 """Vectors: of the sums [rows, columns], a value's columns and a weight."""
 NO_WINDOW: Final = 1 << 40
 CACHE_LINE: Final = 64
+NOTHING: Final = np.empty(0, dtype=np.float32)
+NO_ANGLES: Final = np.empty((1, 0), dtype=np.float32)
+
+
+def cpu_attention(shape: CacheShape) -> AttentionBackend:
+    groups = shape.by_geometry()
+    return CpuAttention(shape) if len(groups) == 1 else MixedAttention([CpuAttention(shape, only) for only in groups])
 
 
 class CpuAttention:
-    """AttentionBackend for float32 queries, keys and values, stored in any dtype. Head sizes that are no multiple of 16
-    are padded with zeros, here and nowhere else."""
+    """AttentionBackend for float32 queries, keys and values, stored in any dtype, of layers whose heads are alike. Head
+    sizes that are no multiple of 16 are padded with zeros, here and nowhere else."""
 
     takes_own_norms = False
 
-    def __init__(self, shape: CacheShape) -> None:
+    def __init__(self, shape: CacheShape, only: Sequence[int] | None = None) -> None:
+        """only: the layers that it serves, None: all; they keep their numbers."""
         if shape.block_size % TILE:
             raise ValueError(f"block_size is {shape.block_size}; on a CPU it must be a multiple of {TILE}")
-        layers, dtype, static_scales = shape.num_layers, shape.cache_dtype, shape.static_scales
-        self.num_heads, self.num_kv_heads, self.head_dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
-        self._size = -(-shape.head_dim // TILE) * TILE
-        tiles = (layers, shape.num_blocks, shape.num_kv_heads, shape.block_size // TILE)
+        self.layers, self.served = shape.layers, range(len(shape.layers)) if only is None else only
+        dtype, static_scales = shape.cache_dtype, shape.static_scales
+        (geometry,) = {self.layers[layer].geometry for layer in self.served}
+        self.num_heads, self.num_kv_heads, self.head_dim = geometry
+        owners = [layer for layer in self.served if self.layers[layer].keys_of is None]
+        place = {layer: owners.index(owner(self.layers, layer)) for layer in self.served}
+        self._places = np.array([place.get(layer, -1) for layer in range(len(self.layers))])
+        self._size = -(-self.head_dim // TILE) * TILE
+        tiles = (len(owners), shape.num_blocks, self.num_kv_heads, shape.block_size // TILE)
         self._key = _zeros((*tiles, self._size, TILE), dtype)
         self._value = _zeros((*tiles, TILE, self._size), dtype)
         scaled = shape.num_blocks if dtype.itemsize == 1 and static_scales is None else 0
-        self._scales = _zeros((layers, scaled, *tiles[2:], 2, TILE), torch.bfloat16)
+        self._scales = _zeros((len(owners), scaled, *tiles[2:], 2, TILE), torch.bfloat16)
         self._worth, self._is_static = WORTH.get(dtype, 1.0), static_scales is not None
-        static = torch.ones(layers, 2, shape.num_kv_heads) if static_scales is None else static_scales * self._worth
-        assert static.shape == (layers, 2, shape.num_kv_heads)
+        static = torch.ones(len(owners), 2, self.num_kv_heads)
+        if static_scales is not None:
+            static = torch.stack([static_scales[layer] for layer in owners]) * self._worth
+        assert static.shape == (len(owners), 2, self.num_kv_heads)
         self._arrays = as_array(self._key), as_array(self._value), as_array(self._scales), as_array(static)
-        self._caches = [Cache(*layer) for layer in zip(*self._arrays, strict=True)]
-        self._scale = np.float32(shape.scale)
-        self._windows = np.array([NO_WINDOW if window is None else window for window in shape.sliding_window])
-        self._group = group = shape.num_heads // shape.num_kv_heads
+        caches = [Cache(*layer) for layer in zip(*self._arrays, strict=True)]
+        self._caches = {layer: caches[place[layer]] for layer in self.served}
+        self._windows = np.array([NO_WINDOW if layer.window is None else layer.window for layer in self.layers])
+        self._score_scales = np.array([layer.scale for layer in self.layers], np.float32)
+        self._soft_caps = np.array([layer.soft_cap or 0.0 for layer in self.layers], np.float32)
+        self._group = group = self.num_heads // self.num_kv_heads
         self._decode_rows = max(rows for rows in range(1, MOST_REGISTER_ROWS + 1) if group % rows == 0)
         self._prefill_rows = max(PREFILL_REGISTER_ROWS, self._decode_rows)
         vectors = self._size // TILE
@@ -72,10 +93,9 @@ class CpuAttention:
         """All that has blocks."""
         return [self._key, self._value, *([self._scales] if len(self._scales[0]) else [])]
 
-    @property
-    def rotates_in_kernel(self) -> bool:
-        """Whether both halves of a head are whole vectors."""
-        return self.head_dim % (2 * TILE) == 0
+    def rotates_in_kernel(self, rotary: Rotary) -> bool:
+        """Whether a head and what rope turns of it are whole vectors."""
+        return self.head_dim % TILE == 0 and (rotary.interleaved or rotary.turned % (2 * TILE) == 0)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
         key, value = self._padded(key), self._padded(value)
@@ -83,12 +103,21 @@ class CpuAttention:
         write(as_array(key), as_array(value), step.slots, self._caches[layer], step.clipped[layer])
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
-        if not self.rotates_in_kernel:
-            return self._rotate_then_write(layer, qkv, rotary, batch)
-        step = self.arguments(batch)
         assert qkv.dtype == torch.float32
+        if not self.rotates_in_kernel(rotary):
+            query, written = prepare(qkv, rotary, self.layers[layer], batch.positions)
+            if written is not None:
+                self.write(layer, *written, batch)
+            return query.contiguous()
+        step, heads = self.arguments(batch), self._heads_of(rotary)
         query = qkv.new_empty(len(qkv), self.num_heads, self.head_dim)
-        heads, cache, clipped = self._heads_of(rotary), self._caches[layer], step.clipped[layer]
+        if self.layers[layer].keys_of is not None:
+            if len(qkv) < SERIAL_TOKENS:
+                rotate(as_array(qkv), step.positions, heads, as_array(query))
+            else:
+                rotate_parallel(as_array(qkv), step.positions, heads, as_array(query), self._workers)
+            return query
+        cache, clipped = self._caches[layer], step.clipped[layer]
         arguments = as_array(qkv), step.positions, step.slots, heads, cache, clipped, as_array(query)
         if len(qkv) < SERIAL_TOKENS:
             rotate_and_write(*arguments)
@@ -96,24 +125,20 @@ class CpuAttention:
             rotate_and_write_parallel(*arguments, self._workers)
         return query
 
-    def _rotate_then_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
-        heads = qkv.view(len(qkv), -1, self.head_dim).float()
-        query, key, value = torch.split(heads, [self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
-        self.write(layer, rotate(normed(key, rotary.key_norm, rotary.eps), rotary, batch.positions), value, batch)
-        return rotate(normed(query, rotary.query_norm, rotary.eps), rotary, batch.positions).to(qkv.dtype)
-
-    def attend(self, layer: int, query: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def attend(self, layer: int, query: torch.Tensor, batch: Batch, sinks: torch.Tensor | None = None) -> torch.Tensor:
+        assert (sinks is not None) == self.layers[layer].sinks
         plan, query = self.arguments(batch), self._padded(query)
         output = torch.empty_like(query)
         step = Step(as_array(query), plan.block_tables, as_array(output), plan.partial_sums, plan.partial_states)
-        window = int(self._windows[layer])
+        own_sinks = NOTHING if sinks is None else as_array(sinks)
+        scores = Scores(self._score_scales[layer], self._soft_caps[layer], int(self._windows[layer]), own_sinks)
         for kernel, items, most in (
             (plan.decode_kernel, plan.decode_items, self._group),
             (plan.prefill_kernel, plan.prefill_items, self._most_rows),
         ):
             if len(items):
                 cache, workers = self._caches[layer], self._workers
-                attend(kernel, step, cache, items, self._counter, self._scale, window, most, workers)
+                attend(kernel, step, cache, items, self._counter, scores, most, workers)
         if len(plan.merges):
             merge(step, plan.merges)
         return output if self._size == self.head_dim else output[..., : self.head_dim]
@@ -140,7 +165,7 @@ class CpuAttention:
         return scales.contiguous()
 
     def _plan(self, batch: Batch) -> Paged:
-        layers, tokens = len(self._windows), len(batch.slot_mapping)
+        layers, tokens = len(self.layers), len(batch.slot_mapping)
         if batch.clipped is None and self._is_static:
             batch.clipped = torch.zeros(layers, tokens, dtype=torch.int64)
         decodes, prefills, merges = plan(batch.query_starts.numpy(), batch.context_lengths.numpy(), self._chunk)
@@ -150,6 +175,7 @@ class CpuAttention:
             value=self._arrays[1],
             scales=self._arrays[2],
             static=self._arrays[3],
+            places=self._places,
             positions=batch.positions.numpy(),
             slots=batch.slot_mapping.numpy(),
             clipped=np.empty((layers, 0), np.int64) if batch.clipped is None else batch.clipped.numpy(),
@@ -161,7 +187,8 @@ class CpuAttention:
             partial_states=np.empty((partials, self.num_heads, 2), dtype=np.float32),
             counter=self._counter,
             windows=self._windows,
-            scale=self._scale,
+            score_scales=self._score_scales,
+            soft_caps=self._soft_caps,
             decode_most=self._group,
             prefill_most=self._most_rows,
             decode_kernel=self._kernel(self._decode_rows) if len(decodes) else 0,
@@ -177,9 +204,11 @@ class CpuAttention:
         """Views of a layer's tables, made once."""
         heads = self._heads.get(rotary)
         if heads is None:
-            none = np.empty(0, dtype=np.float32)
-            query, key = (none if norm is None else norm.numpy() for norm in (rotary.query_norm, rotary.key_norm))
-            heads = Heads(rotary.cos.numpy(), rotary.sin.numpy(), query, key, np.float32(rotary.eps))
+            cos, sin = (NO_ANGLES if table is None else table.numpy() for table in (rotary.cos, rotary.sin))
+            vectors = rotary.query_norm, rotary.key_norm, rotary.query_scale
+            query, key, scale = (NOTHING if vector is None else vector.numpy() for vector in vectors)
+            eps = np.float32(rotary.eps)
+            heads = Heads(cos, sin, query, key, eps, scale, rotary.interleaved, rotary.value_norm)
             self._heads[rotary] = heads
         return heads
 

@@ -52,25 +52,32 @@ class CudaAttention:
         shape: CacheShape,
         *,
         max_tokens: int,
-        soft_cap: float | None = None,
         device: torch.device | str = "cuda",
     ) -> None:
-        """max_tokens: of one step. soft_cap: scores become soft_cap * tanh(score / soft_cap)."""
-        head_dim, dtype, layers = shape.head_dim, shape.cache_dtype, shape.num_layers
+        """max_tokens: of one step."""
+        self.layers = shape.layers
+        if len(shape.by_geometry()) > 1 or any(layer.sinks or layer.keys_of is not None for layer in self.layers):
+            raise ValueError(
+                "on CUDA all layers must have the same heads, keys and values of their own and no sinks: use device cpu"
+            )
+        dtype, layers = shape.cache_dtype, len(self.layers)
+        self.num_heads, self.num_kv_heads, head_dim = self.layers[0].geometry
         if head_dim % 2 or head_dim > MOST_HEAD_DIM:
             raise ValueError(f"head_dim is {head_dim}; on CUDA it must be even and at most {MOST_HEAD_DIM}")
-        self.num_heads, self.num_kv_heads, self.head_dim = shape.num_heads, shape.num_kv_heads, head_dim
-        blocks = (layers, shape.num_blocks, shape.num_kv_heads, shape.block_size)
+        self.head_dim = head_dim
+        blocks = (layers, shape.num_blocks, self.num_kv_heads, shape.block_size)
         self._key, self._value = (torch.zeros(*blocks, head_dim, dtype=dtype, device=device) for _ in range(2))
         self.clips = dtype in FORMATS and shape.static_scales is not None
         """Whether numbers can be beyond the scales, and are counted in Batch.clipped."""
         scaled = shape.num_blocks if dtype in FORMATS and not self.clips else 0
         self._scales = torch.zeros(layers, scaled, *blocks[2:], 2, dtype=torch.bfloat16, device=device)
-        static = shape.static_scales if self.clips and shape.static_scales is not None else torch.empty(layers, 0)
+        static = torch.empty(layers, 0)
+        if self.clips and shape.static_scales is not None:
+            static = torch.stack(list(shape.static_scales))
         static = static.to(device).contiguous()
         self._caches = [LayerCache(*parts) for parts in zip(self._key, self._value, self._scales, static, strict=True)]
-        self._heads = [Head(shape.scale, soft_cap or 0.0, window or 0) for window in shape.sliding_window]
-        rows = partial_rows(max_tokens), shape.num_heads
+        self._heads = [Head(layer.scale, layer.soft_cap or 0.0, layer.window or 0) for layer in self.layers]
+        rows = partial_rows(max_tokens), self.num_heads
         sums, states = (torch.empty(*rows, width, device=device) for width in (head_dim, 2))
         self._partials = Partials(sums, states)
 
@@ -78,6 +85,8 @@ class CudaAttention:
         self._write(layer, key[:, :0], torch.cat((key, value), dim=1), None, batch)
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
+        if not rotary.is_plain(self.head_dim) or rotary.cos is None or rotary.sin is None:
+            raise ValueError("on CUDA only whole heads are turned, by halves, and only queries and keys are normed")
         heads = qkv.view(len(qkv), self.num_heads + 2 * self.num_kv_heads, self.head_dim)
         query = torch.empty(len(qkv), self.num_heads, self.head_dim, dtype=qkv.dtype, device=qkv.device)
         turn = Turn(rotary.cos, rotary.sin, rotary.query_norm, rotary.key_norm, rotary.eps)
@@ -93,7 +102,8 @@ class CudaAttention:
         clipped = None if batch.clipped is None else batch.clipped[layer]
         write_heads(query, heads, self._caches[layer], turn, batch.positions, batch.slot_mapping, clipped, own)
 
-    def attend(self, layer: int, query: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def attend(self, layer: int, query: torch.Tensor, batch: Batch, sinks: torch.Tensor | None = None) -> torch.Tensor:
+        assert sinks is None
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         step = (batch.block_tables, batch.query_starts, batch.context_lengths, batch.uneven)
         if len(query):

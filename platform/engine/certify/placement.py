@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 from ..attention.backend import AttentionBackend, CacheShape
-from ..attention.cpu import CpuAttention
+from ..attention.cpu import cpu_attention
 from ..batch import Batch
 from ..device.device import Device
 
@@ -31,7 +31,7 @@ class OnHost:
 
     def cache(self, shape: CacheShape, tokens: int) -> AttentionBackend:
         """Parts of it that nobody touches take no memory."""
-        return CpuAttention(shape)
+        return cpu_attention(shape)
 
 
 def choose_placement(device: Device) -> Placement:

@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
 
+from .exponentials import exp_lanes, multiply_add_lanes, tanh_lanes
 from .storage import (
     FLOAT,
     INTEGERS,
@@ -20,7 +21,6 @@ from .storage import (
     VECTOR,
     alignment,
     call,
-    floats,
     integers,
     narrow,
     pairs,
@@ -145,7 +145,7 @@ def multiply_add(typing: Any, left: Any, right: Any, addend: Any) -> Generated:
     """left * right + addend"""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-        return _multiply_add(builder, *arguments)
+        return multiply_add_lanes(builder, *arguments)
 
     return vector(vector, vector, vector), generate
 
@@ -234,7 +234,17 @@ def exp(typing: Any, value: Any) -> Generated:
     """e^value to 3e-7 relative for values up to 88; 0 below -87, NaN of NaN"""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-        return _exp(builder, arguments[0])
+        return exp_lanes(builder, arguments[0])
+
+    return vector(vector), generate
+
+
+@intrinsic
+def tanh(typing: Any, value: Any) -> Generated:
+    """To 3e-7 relative; NaN of NaN"""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
+        return tanh_lanes(builder, arguments[0])
 
     return vector(vector), generate
 
@@ -293,7 +303,7 @@ def add_products(typing: Any, tile: Any, scalars: Any, index: Any, stride: Any, 
             scalar = _splat(builder, builder.load(builder.gep(data, [start])))
             for column in range(columns):
                 at = row * columns + column
-                sums[at] = _multiply_add(builder, scalar, factors[column], sums[at])
+                sums[at] = multiply_add_lanes(builder, scalar, factors[column], sums[at])
             start = builder.add(start, step)
         return context.make_tuple(builder, tile, sums)
 
@@ -344,25 +354,6 @@ def _store(context: Any, builder: Any, array_type: Any, array: Any, index: Any, 
     stored = narrow(builder, array_type.dtype, value)
     pointer = _pointer(context, builder, array_type, array, index, stored.type)
     builder.store(stored, pointer, align=alignment(array_type.dtype))
-
-
-def _exp(builder: Any, x: Any) -> Any:
-    """2^n e^r with n the nearest integer to x / ln 2; a Taylor polynomial of degree 6 on |r| <= ln 2 / 2."""
-    vanishes = builder.fcmp_ordered("<", x, floats(-87.0))
-    bounded = builder.select(builder.fcmp_ordered(">=", x, floats(-87.0)), x, floats(-87.0))
-    n = call(builder, "llvm.rint.v16f32", VECTOR, (builder.fmul(bounded, floats(math.log2(math.e))),), ())
-    high = 0.693359375  # nine bits, so that n * high is exact
-    r = _multiply_add(builder, n, floats(-high), x)
-    r = _multiply_add(builder, n, floats(high - math.log(2)), r)
-    power = floats(1 / math.factorial(6))
-    for degree in range(5, -1, -1):
-        power = _multiply_add(builder, power, r, floats(1 / math.factorial(degree)))
-    exponent = builder.shl(builder.add(builder.fptosi(n, INTEGERS), integers(127)), integers(23))
-    return builder.select(vanishes, floats(0.0), builder.fmul(power, builder.bitcast(exponent, VECTOR)))
-
-
-def _multiply_add(builder: Any, left: Any, right: Any, addend: Any) -> Any:
-    return call(builder, "llvm.fmuladd.v16f32", VECTOR, (left, right, addend), ())
 
 
 def _splat(builder: Any, scalar: Any) -> Any:

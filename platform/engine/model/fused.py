@@ -20,7 +20,7 @@ from loraplex.quant.linears.scaled_input import ScaledInputLinear
 from loraplex.quant.linears.scheme import LinearMethod
 from loraplex.quant.linears.stored_float import StoredFloatLinear
 
-from ..attention.backend import AttentionBackend
+from ..attention.backend import AttentionBackend, Rotary
 from ..attention.cpu import CpuAttention
 from ..batch import Batch
 from ..kernels.arrays import as_array
@@ -93,13 +93,15 @@ def fuse(
     embedding: torch.Tensor, layers: list[DecoderLayer], norm: Norm, head: LinearMethod, cache: AttentionBackend
 ) -> FusedDecoder | None:
     """None where a decoder needs more than the kernels do: another scheme, another device, odd sizes."""
+    rotary = layers[0].attention.rotary
     table, methods = as_array(embedding), [head, *(linear.method for layer in layers for linear in _linears(layer))]
-    if not isinstance(cache, CpuAttention) or not all(_fits(layer, cache) for layer in layers):
+    if not isinstance(cache, CpuAttention) or not all(_fits(layer, rotary, cache) for layer in layers):
         return None
     linears = [method for method in methods if _is_known(method)]
     if len(linears) < len(methods):
         return None
-    rotary, mlp = layers[0].attention.rotary, layers[0].mlp
+    mlp = layers[0].mlp
+    assert rotary.cos is not None and rotary.sin is not None
     hidden, intermediate = mlp.gate_up.method.in_features, mlp.down.method.in_features
     norm_size = 0 if rotary.query_norm is None else cache.head_dim
     return FusedDecoder(
@@ -110,8 +112,8 @@ def fuse(
             embedding=table,
             norm=norm.weight.numpy(),
             head=np.array(linears[0].where()),
-            cos=rotary.cos.numpy(),
-            sin=rotary.sin.numpy(),
+            cos=as_array(rotary.cos),
+            sin=as_array(rotary.sin),
             eps=np.float32(norm.eps),
             kinds=np.arange(len(KINDS)),
             firsts=_firsts(layers[0]),
@@ -162,10 +164,17 @@ def _inner(method: LinearMethod) -> LinearMethod:
     return method.method if isinstance(method, ScaledInputLinear) else method
 
 
-def _fits(layer: DecoderLayer, cache: CpuAttention) -> bool:
+def _fits(layer: DecoderLayer, rotary: Rotary, cache: CpuAttention) -> bool:
+    """rotary: that of another layer, whose tables must be this one's."""
     norms: list[Norm] = [layer.input_norm, layer.mlp_norm]
+    attention, own = cache.layers[layer.attention.layer], layer.attention.rotary
     return (
-        cache.rotates_in_kernel
+        cache.rotates_in_kernel(own)
+        and own.is_plain(cache.head_dim)
+        and own.cos is rotary.cos
+        and own.sin is rotary.sin
+        and not attention.sinks
+        and attention.keys_of is None
         and all(norm.weight.dtype == torch.float32 for norm in norms)
         and all(linear.method.in_features % LANES == 0 for linear in _linears(layer))
     )

@@ -30,7 +30,7 @@ from ..protocol import EngineInfo
 from ..scheduler.admission import Limits
 from ..scheduler.scheduler import Scheduler
 from ..status import AdapterStatus
-from .kv_cache_size import cache_dtype_name, choose_cache_dtype
+from .kv_cache_size import attention_layers, cache_dtype_name, choose_cache_dtype
 from .loaded import Builder, Loaded, Shares
 from .loaded_files import LoadedFiles
 from .static_scales import choose_scales
@@ -238,7 +238,7 @@ def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float
         kv_cache_dtype=cache_dtype_name(loaded.cache_dtype),
         kv_cache_scales=loaded.scales.words,
         kv_cache_files=loaded.files.kv_cache,
-        kv_values_per_token=2 * model.num_layers * model.num_kv_heads * model.head_dim,
+        kv_values_per_token=sum(layer.numbers_per_token for layer in attention_layers(model)),
         bfloat16_blocks=max(0, shares.cache.bfloat16_blocks - 1),
         weight_bytes=loaded.decoder.weight_bytes(),
         adapter_memory=shares.adapters,

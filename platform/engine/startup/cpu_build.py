@@ -4,7 +4,7 @@ from loraplex.lora.residency.pool import AdapterPool
 from loraplex.quant.storage.cpu_form import cpu_form
 
 from ..attention.backend import AttentionBackend
-from ..attention.cpu import CpuAttention
+from ..attention.cpu import cpu_attention
 from ..device.device import free_memory
 from ..model.decoder import Decoder
 from ..model.decoder_loader import DecoderLoader
@@ -30,7 +30,7 @@ class CpuBuilder:
         return Shares(config.adapter_memory, plan)
 
     def reserve_cache(self, loaded: Loaded, blocks: int) -> AttentionBackend:
-        return CpuAttention(loaded.cache_shape(blocks))
+        return cpu_attention(loaded.cache_shape(blocks))
 
     def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> tuple[Runner, str]:
         sampler, block_size = Sampler(), loaded.config.block_size

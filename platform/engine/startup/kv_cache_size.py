@@ -5,6 +5,7 @@ from typing import Final
 
 import torch
 
+from ..attention.layer import LayerAttention
 from ..config import EngineConfig
 from ..model.config import ModelConfig
 
@@ -50,8 +51,25 @@ def cache_dtype_name(dtype: torch.dtype) -> str:
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype, static_scales: bool = False) -> int:
     """Bytes of one block: keys and values of `block_size` tokens in every layer, with their scales if they have any."""
-    head_bytes = model.head_dim * dtype.itemsize + (SCALE_BYTES if dtype.itemsize == 1 and not static_scales else 0)
-    return 2 * model.num_layers * block_size * model.num_kv_heads * head_bytes
+    scale_bytes = SCALE_BYTES if dtype.itemsize == 1 and not static_scales else 0
+    return block_size * sum(
+        layer.numbers_per_token * dtype.itemsize + layer.numbers_per_token // layer.head_dim * scale_bytes
+        for layer in attention_layers(model)
+    )
+
+
+def attention_layers(model: ModelConfig) -> tuple[LayerAttention, ...]:
+    """How each layer of a model attends."""
+    return tuple(
+        LayerAttention(
+            num_heads=model.num_heads,
+            num_kv_heads=model.num_kv_heads,
+            head_dim=model.head_dim,
+            scale=model.head_dim**-0.5,
+            window=window,
+        )
+        for window in model.sliding_windows
+    )
 
 
 def blocks_of(tokens: int, block_size: int) -> int:

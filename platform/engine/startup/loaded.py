@@ -25,7 +25,7 @@ from ..pooling.token_judge import TokenJudge
 from ..pooling.vectors import Vector
 from ..runner.steps import Runner
 from ..status import DeviceMemory
-from .kv_cache_size import KvCachePlan
+from .kv_cache_size import KvCachePlan, attention_layers
 from .loaded_files import LoadedFiles
 from .static_scales import CacheScales
 from .weights_cache import WeightsCache
@@ -98,14 +98,9 @@ def cache_shape(
     model: ModelConfig, dtype: torch.dtype, num_blocks: int, block_size: int, scales: CacheScales
 ) -> CacheShape:
     return CacheShape(
-        num_layers=model.num_layers,
+        layers=attention_layers(model),
         num_blocks=num_blocks,
         block_size=block_size,
-        num_heads=model.num_heads,
-        num_kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
         cache_dtype=dtype,
-        scale=model.head_dim**-0.5,
-        sliding_window=model.sliding_windows,
-        static_scales=scales.static,
+        static_scales=None if scales.static is None else scales.static.unbind(),
     )

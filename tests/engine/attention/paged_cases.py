@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
 
+from .shapes import alike
 from .test_cpu import make_batch, random
 
 BLOCKS = 160
@@ -27,16 +27,14 @@ def make_backends(
     **fields: Any,
 ) -> tuple[CudaAttention, ReferenceAttention]:  # fmt: skip
     """Two layers, `window` in the first. Whatever no token has written is NaN, where the cache has one."""
-    shape: dict[str, Any] = {"num_layers": 2, "num_blocks": num_blocks, "num_heads": heads[0]}
-    shape |= {"num_kv_heads": heads[1], "head_dim": head_dim, "block_size": block_size, "cache_dtype": cache_dtype}
-    shape |= {"scale": head_dim**-0.5, "sliding_window": [window, None], **fields}
-    made = CacheShape(**shape)
-    cuda = CudaAttention(made, max_tokens=4096, soft_cap=soft_cap, device=device)
+    shape = {"block_size": block_size, "cache_dtype": cache_dtype, "num_blocks": num_blocks}
+    made = alike(heads, head_dim, [window, None], soft_cap=soft_cap, **shape, **fields)
+    cuda = CudaAttention(made, max_tokens=4096, device=device)
     for cache in (cuda._key, cuda._value):
         bits(cache).fill_(0x7F) if cache.itemsize == 1 else cache.fill_(float("nan"))
     for tensor in (cuda._scales, *cuda._partials):
         tensor.fill_(float("nan"))
-    return cuda, ReferenceAttention(made, device=device, compute_dtype=torch.float64, soft_cap=soft_cap)
+    return cuda, ReferenceAttention(made, device=device, compute_dtype=torch.float64)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -58,9 +56,9 @@ def fill_both(
     slots = everything.slot_mapping
     block, offset = slots // block_size, slots % block_size
     for place, cache in enumerate((cuda._key, cuda._value)):
-        bits(cache)[0][block, :, offset] = bits(reference._cache)[place, 0, slots]
+        bits(cache)[0][block, :, offset] = bits(reference._caches[0])[place, slots]
         if len(cuda._scales[0]):
-            cuda._scales[0, ..., place][block, :, offset] = reference._scales[place, 0, slots, :, 0]
+            cuda._scales[0, ..., place][block, :, offset] = reference._scales[0][place, slots, :, 0]
     return on_device(make_batch(sequences, block_size, blocks=blocks), device)
 
 

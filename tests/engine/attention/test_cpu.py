@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from loraplex.engine.attention.backend import AttentionBackend, CacheShape, Rotary
+from loraplex.engine.attention.backend import AttentionBackend, Rotary
 from loraplex.engine.attention.cpu import CpuAttention
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
+
+from .shapes import alike
 
 # Heads, sizes and dtypes of one test are those of another where they can be: each new mixture compiles for ten seconds.
 BLOCKS = 160
@@ -20,10 +22,7 @@ HEADS = {"mha": (2, 2), "gqa4": (4, 1), "gqa7": (14, 2), "gqa8": (8, 1)}
 def make_backends(
     heads: tuple[int, int] = (4, 1), head_dim: int = 64, window: int | None = None, **fields: Any
 ) -> tuple[CpuAttention, ReferenceAttention]:
-    fields = {"block_size": 16, "cache_dtype": torch.float32} | fields
-    shape: dict[str, Any] = {"num_layers": 2, "num_blocks": BLOCKS, "num_heads": heads[0], "num_kv_heads": heads[1]}
-    shape |= {"head_dim": head_dim, "scale": head_dim**-0.5, "sliding_window": [window, None], **fields}
-    made = CacheShape(**shape)
+    made = alike(heads, head_dim, [window, None], num_blocks=BLOCKS, **fields)
     return CpuAttention(made), ReferenceAttention(made, compute_dtype=torch.float64)
 
 
@@ -222,18 +221,7 @@ def test_a_cache_takes_memory_as_it_fills() -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
     before = resident()
-    shape = CacheShape(
-        num_layers=4,
-        num_blocks=20_000,
-        block_size=16,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=64,
-        cache_dtype=torch.float32,
-        scale=0.125,
-        sliding_window=[None] * 4,
-    )
-    large = CpuAttention(shape)
+    large = CpuAttention(alike((4, 2), 64, [None] * 4, num_blocks=20_000))
     assert large.cache_bytes() > 1 << 30
     assert resident() - before < large.cache_bytes() / 10
     assert large.arguments(make_batch([(0, 5)])).key.ctypes.data % 64 == 0

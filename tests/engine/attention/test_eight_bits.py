@@ -8,13 +8,14 @@ import pytest
 import torch
 from numba import njit
 
-from loraplex.engine.attention.backend import CacheShape, Rotary
+from loraplex.engine.attention.backend import Rotary
 from loraplex.engine.attention.cpu import CpuAttention
 from loraplex.engine.attention.eight_bits import LARGEST, dequantize, quantize
 from loraplex.engine.attention.kernels.paged import TILE
 from loraplex.engine.kernels.arrays import as_array
 from loraplex.engine.kernels.vector import load, store
 
+from .shapes import alike
 from .test_cpu import BLOCKS, MIXED, fill, make_backends, make_batch, random
 
 every_dtype = pytest.mark.parametrize("dtype", LARGEST, ids=str)
@@ -138,11 +139,7 @@ def test_the_error_of_storing_is_bounded(dtype: torch.dtype) -> None:
 def needle_error(dtype: torch.dtype, length: int) -> float:
     """Of finding, at eight places of a context, the value whose key is the query's own: by a decode, whose keys are
     cut into pieces that are merged, and by the last of two prompt tokens, which goes over all keys by itself."""
-    shape = CacheShape(
-        num_layers=1, num_blocks=length // 32, block_size=32, num_heads=14, num_kv_heads=2, head_dim=64,
-        cache_dtype=dtype, scale=0.125, sliding_window=[None],
-    )  # fmt: skip
-    cpu = CpuAttention(shape)
+    cpu = CpuAttention(alike(HEADS, 64, block_size=32, num_blocks=length // 32, cache_dtype=dtype))
     everything = make_batch([(0, length)], block_size=32, blocks=length // 32)
     key, value, query = random(length, 2, 64, seed=2), HAY + random(length, 2, 64, seed=3), random(8, 14, 64, seed=4)
     places = torch.arange(1, 9) * length // 9

@@ -247,7 +247,7 @@ def test_rotating_and_writing_equals_its_steps(head_dim: int, dtype: torch.dtype
     slots = batch.slot_mapping
     for stored, place in ((backends[0]._key, 0), (backends[0]._value, 1)):
         lines = stored[1].transpose(1, 2).flatten(0, 1)
-        wanted = backends[1]._cache[place, 1, slots]
+        wanted = backends[1]._caches[1][place, slots]
         torch.testing.assert_close(lines[slots], wanted, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
         assert lines.isnan().all(dim=(1, 2)).sum() == len(lines) - 4 and stored[0].isnan().all()
 

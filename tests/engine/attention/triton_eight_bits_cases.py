@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.eight_bits import LARGEST, quantize
 from loraplex.engine.attention.kernels.cuda import launch
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .paged_cases import bits, fill_both, make_backends, widen_table
+from .shapes import alike
 from .test_cpu import make_batch, random
 from .test_eight_bits import HAY, NEEDLE_SCORE, interesting_floats
 
@@ -114,10 +114,7 @@ def needle_error(length: int) -> float:
     key, value, query = random(length, 1, 64, seed=2), HAY + random(length, 1, 64, seed=3), random(1, 8, 64, seed=4)
     places = torch.arange(1, 9) * length // 9
     key[places, 0] = query[0] * (NEEDLE_SCORE / 0.125 / query[0].square().sum(dim=-1, keepdim=True))
-    shape = CacheShape(
-        num_layers=1, num_blocks=length // 32, block_size=32, num_heads=8, num_kv_heads=1, head_dim=64,
-        cache_dtype=E4M3, scale=0.125, sliding_window=[None],
-    )  # fmt: skip
+    shape = alike((8, 1), 64, block_size=32, num_blocks=length // 32, cache_dtype=E4M3)
     cuda = CudaAttention(shape, max_tokens=1, device="cpu")
     batch = make_batch([(length - 1, 1)], block_size=32, blocks=length // 32)
     for part, (cache, heads) in enumerate(((cuda._key, key), (cuda._value, value))):

@@ -12,6 +12,7 @@ from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder
 from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
+from loraplex.engine.startup.kv_cache_size import attention_layers
 from loraplex.quant.linears.torch_linear import TorchLinear
 from loraplex.quant.schemes.selector import SchemeSelector
 from tests.checkpoints import make_checkpoint, reference_model
@@ -39,17 +40,8 @@ def load(folder: Path, stored: torch.dtype, compute: torch.dtype) -> Decoder:
 
 def attention(folder: Path) -> ReferenceAttention:
     config = ModelConfig.from_folder(folder)
-    shape = CacheShape(
-        num_layers=config.num_layers,
-        num_blocks=4,
-        block_size=16,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        cache_dtype=torch.float32,
-        scale=config.head_dim**-0.5,
-        sliding_window=config.sliding_windows,
-    )
+    layers = attention_layers(config)
+    shape = CacheShape(layers=layers, num_blocks=4, block_size=16, cache_dtype=torch.float32)
     return ReferenceAttention(shape)
 
 

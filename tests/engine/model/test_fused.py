@@ -14,6 +14,7 @@ from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.decoder import Decoder
 from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
+from loraplex.engine.startup.kv_cache_size import attention_layers
 from loraplex.lora.apply.batch import KINDS, LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.quant.linears.coded import CodedLinear, coded_form
 from loraplex.quant.linears.scaled_input import ScaledInputLinear
@@ -52,17 +53,8 @@ def load(
 
     choice = SchemeSelector(create, torch.float32, "for a test", create_coded=create_coded, form=coded_form)
     decoder = DecoderLoader(config, Checkpoint(folder), choice, stored, online).load(128)
-    shape = CacheShape(
-        num_layers=config.num_layers,
-        num_blocks=16,
-        block_size=16,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        cache_dtype=cache or stored,
-        scale=config.head_dim**-0.5,
-        sliding_window=config.sliding_windows,
-    )
+    layers = attention_layers(config)
+    shape = CacheShape(layers=layers, num_blocks=16, block_size=16, cache_dtype=cache or stored)
     return decoder, CpuAttention(shape)
 
 

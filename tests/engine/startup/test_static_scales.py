@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine.attention.backend import AttentionBackend, CacheShape
+from loraplex.engine.attention.backend import AttentionBackend
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import Batch
 from loraplex.engine.config import EngineConfig
@@ -29,6 +29,7 @@ from loraplex.quant.linears.torch_linear import TorchLinear
 from loraplex.quant.schemes.selector import SchemeSelector
 from tests.checkpoints import make_adapter, make_checkpoint
 
+from ..attention.shapes import alike
 from ..test_kv_cache_dtypes import prefix_root
 
 SHAPE: dict[str, Any] = {"head_dim": 32}
@@ -96,10 +97,7 @@ def reference_logprobs(base: Path, static: torch.Tensor | None) -> torch.Tensor:
         lambda inputs, outputs: TorchLinear(inputs, outputs, torch.float32), torch.float32, "for a test"
     )
     decoder = DecoderLoader(config, Checkpoint(base), choice, torch.float32).load(64)
-    shape = CacheShape(
-        num_layers=2, num_blocks=4, block_size=16, num_heads=4, num_kv_heads=2, head_dim=32,
-        cache_dtype=torch.float8_e4m3fn, scale=32**-0.5, sliding_window=[None, None], static_scales=static,
-    )  # fmt: skip
+    shape = alike((4, 2), 32, [None, None], num_blocks=4, cache_dtype=torch.float8_e4m3fn, static_scales=static)
     cache = ReferenceAttention(shape)
     places, count = torch.arange(len(tokens)), torch.tensor([len(tokens)], dtype=torch.int32)
     starts, table = torch.tensor([0, len(tokens)], dtype=torch.int32), torch.arange(4, dtype=torch.int32)[None]

@@ -4,16 +4,19 @@ from typing import Any, NamedTuple
 
 
 class Paged(NamedTuple):
-    """The cache of all layers, and what every layer of a step shares. Shapes as in paged.py, L layers."""
+    """The cache of layers whose heads are alike, and what every layer of a step shares. Shapes as in paged.py, L layers
+    of the model, of which K have keys of their own here."""
 
     key: Any
-    """[L, N, G, B, D, 16]"""
+    """[K, N, G, B, D, 16]"""
     value: Any
-    """[L, N, G, B, 16, D]"""
+    """[K, N, G, B, 16, D]"""
     scales: Any
-    """[L, N, G, B, 2, 16], or [L, 0] and so on"""
+    """[K, N, G, B, 2, 16], or [K, 0] and so on"""
     static: Any
-    """[L, 2, G] float32"""
+    """[K, 2, G] float32"""
+    places: Any
+    """[L] int64, which of the K caches a layer reads; -1: one of other heads"""
     positions: Any
     """[T] int64"""
     slots: Any
@@ -30,7 +33,10 @@ class Paged(NamedTuple):
     counter: Any
     windows: Any
     """[L] int64"""
-    scale: Any
+    score_scales: Any
+    """[L] float32"""
+    soft_caps: Any
+    """[L] float32; 0: none"""
     decode_most: Any
     """Most rows of a work item; `prefill_most` alike."""
     prefill_most: Any

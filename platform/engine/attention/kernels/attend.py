@@ -13,15 +13,15 @@ from numba import carray, njit, prange
 from loraplex.quant.kernels.instructions.address import address_of, call, pointer
 
 from ...kernels.vector import Array
-from .paged import ITEM_FIELDS, TILE, Cache, Step, work
+from .paged import ITEM_FIELDS, TILE, Cache, Scores, Step, work
 
 (
     QUERY, BLOCK_TABLES, OUTPUT, PARTIAL_SUMS, PARTIAL_STATES, KEY, VALUE, SCALES, STATIC, ITEMS, COUNTER,
-    TOKENS, HEADS, SIZE, SEQUENCES, MOST_BLOCKS, PARTIALS, BLOCKS, KV_HEADS, TILES, SCALED_BLOCKS, ITEM_COUNT,
-    WINDOW, MOST, SCALE,
-) = range(25)  # fmt: skip
-"""Fields of a call, int64: addresses, sizes, and the scale as float64."""
-FIELDS: Final = SCALE + 1
+    SINKS, TOKENS, HEADS, SIZE, SEQUENCES, MOST_BLOCKS, PARTIALS, BLOCKS, KV_HEADS, TILES, SCALED_BLOCKS, ITEM_COUNT,
+    SINK_COUNT, WINDOW, MOST, SCALE, SOFT_CAP,
+) = range(28)  # fmt: skip
+"""Fields of a call, int64: addresses, sizes, and the last two as float64."""
+FIELDS: Final = SOFT_CAP + 1
 INTEGERS: Final = np.zeros(1, np.int64)
 SHORT_INTEGERS: Final = np.zeros(1, np.int32)
 FLOATS: Final = np.zeros(1, np.float32)
@@ -36,8 +36,7 @@ def attend(
     cache: Cache,
     items: Array,
     counter: Array,
-    scale: float,
-    window: int,
+    scores: Scores,
     most: int,
     workers: int,
 ) -> None:
@@ -53,8 +52,10 @@ def attend(
     fields[SEQUENCES], fields[MOST_BLOCKS] = step.block_tables.shape
     fields[BLOCKS], fields[KV_HEADS], fields[TILES] = cache.key.shape[:3]
     fields[PARTIALS], fields[SCALED_BLOCKS], fields[ITEM_COUNT] = len(step.partial_sums), len(cache.scales), len(items)
-    fields[WINDOW], fields[MOST] = window, most
-    fields.view(np.float64)[SCALE] = scale
+    fields[SINKS], fields[SINK_COUNT] = scores.sinks.ctypes.data, len(scores.sinks)
+    fields[WINDOW], fields[MOST] = scores.window, most
+    numbers = fields.view(np.float64)
+    numbers[SCALE], numbers[SOFT_CAP] = scores.scale, scores.soft_cap
     counter[0] = 0
     _run(kernel, fields, workers)
 
@@ -93,13 +94,18 @@ def _kernel(stored: Any, rows: Sequence[int], columns: Sequence[int]) -> Any:
             carray(pointer(fields[SCALES], BITS), (fields[SCALED_BLOCKS], kv_heads, tiles, 2, TILE)),
             carray(pointer(fields[STATIC], FLOATS), (2, kv_heads)),
         )
+        scores = Scores(
+            np.float32(numbers[SCALE]),
+            np.float32(numbers[SOFT_CAP]),
+            fields[WINDOW],
+            carray(pointer(fields[SINKS], FLOATS), (fields[SINK_COUNT],)),
+        )
         work(
             step,
             cache,
             carray(pointer(fields[ITEMS], INTEGERS), (fields[ITEM_COUNT], ITEM_FIELDS)),
             carray(pointer(fields[COUNTER], INTEGERS), (1,)),
-            np.float32(numbers[SCALE]),
-            fields[WINDOW],
+            scores,
             fields[MOST],
             rows,
             columns,

@@ -1,5 +1,7 @@
 """Paged attention on the CPU: softmax(scale * Q K^T) V over a cache of tiles, for decode and prefill alike.
 
+A layer may cap its scores, and may have sinks: the sums of the softmax then begin with a logit of the head.
+
 Shapes: T tokens, H query heads, G KV heads, D head size (a multiple of 16), N blocks, B tiles of 16 keys in a block.
 The key cache [N, G, B, D, 16] has sixteen keys side by side, the value cache [N, G, B, 16, D] sixteen values one below
 the other, so that both products run over whole vectors. The query heads of one KV head are rows of one matrix: a tile
@@ -37,6 +39,7 @@ from ...kernels.vector import (
     splat,
     store,
     store_tile,
+    tanh,
     total,
     zeros,
 )
@@ -66,6 +69,18 @@ class Cache(NamedTuple):
     """uint16 (bfloat16 bits); without elements where keys and values have static scales or more than 8 bits"""
     static: Any
     """[2, G] float32, static scales of keys and of values; 1 where there are none"""
+
+
+class Scores(NamedTuple):
+    """What a layer makes of the products of queries and keys."""
+
+    scale: Any
+    """float32"""
+    soft_cap: Any
+    """float32; 0: none"""
+    window: Any
+    sinks: Any
+    """[H] float32; without elements where there are none"""
 
 
 class Step(NamedTuple):
@@ -104,8 +119,7 @@ def work(
     cache: Cache,
     items: Array,
     counter: Array,
-    scale: float,
-    window: int,
+    scores: Scores,
     most: int,
     rows: Shape,
     columns: Shape,
@@ -122,7 +136,7 @@ def work(
     claimed = claim(counter)
     while claimed < len(items) * kv_heads:
         item, head = items[claimed // kv_heads], claimed % kv_heads
-        _attend_item(step, cache, scratch, item, head, scale, window, rows, columns)
+        _attend_item(step, cache, scratch, item, head, scores, rows, columns)
         claimed = claim(counter)
 
 
@@ -133,20 +147,21 @@ def _attend_item(
     scratch: Scratch,
     item: Array,
     head: int,
-    scale: float,
-    window: int,
+    scores: Scores,
     rows: Shape,
     columns: Shape,
 ) -> None:
     group = step.query.shape[1] // cache.key.shape[1]
     padded = (item[TOKENS] * group + len(rows) - 1) // len(rows) * len(rows)
-    _gather_query(step.query, scratch, item, head, group, padded, scale * cache.static[KEY, head])
-    oldest = max(item[KEY_BEGIN], item[POSITION] - window + 1)
+    _gather_query(step.query, scratch, item, head, group, padded, scores.scale * cache.static[KEY, head])
+    if scores.sinks.size and item[KEY_BEGIN] == 0:
+        _begin_with_sinks(scratch, scores.sinks, item[TOKENS] * group, head, group)
+    oldest = max(item[KEY_BEGIN], item[POSITION] - scores.window + 1)
     for start in range(oldest // SPAN * SPAN, item[KEY_END], SPAN):
         end = min(start + SPAN, item[KEY_END])
         _find_tiles(step.block_tables[item[SEQUENCE]], cache.key.shape, head, start, end, scratch.tiles)
         for row in range(0, padded, len(rows)):
-            _attend_span(cache, scratch, start, end, item[POSITION], group, window, row, rows, columns)
+            _attend_span(cache, scratch, start, end, item[POSITION], group, scores, row, rows, columns)
     if item[PARTIAL] < 0:
         _finish(step.output, scratch, item, head, group, cache.static[VALUE, head])
     else:
@@ -171,6 +186,13 @@ def _gather_query(
 
 
 @njit(cache=True, nogil=True)
+def _begin_with_sinks(scratch: Scratch, sinks: Array, rows: int, head: int, group: int) -> None:
+    """One weight of 1 at the sink's logit, for no value. Of items that share a query, that of the first keys has it."""
+    for row in range(rows):
+        scratch.state[row, 0], scratch.state[row, 1] = sinks[head * group + row % group], 1
+
+
+@njit(cache=True, nogil=True)
 def _find_tiles(blocks: Array, shape: Array, head: int, start: int, end: int, tiles: Array) -> None:
     per_block = shape[2]
     for index in range((end - start + TILE - 1) // TILE):
@@ -186,17 +208,20 @@ def _attend_span(
     end: int,
     position: int,
     group: int,
-    window: int,
+    scores: Scores,
     row: int,
     rows: Shape,
     columns: Shape,
 ) -> None:
     """One register tile of rows, from `row`, against the keys [start, end) of a span; hidden keys get the weight 0."""
+    window = scores.window
     end = min(end, position + (row + len(rows) - 1) // group + 1)
     if end <= max(start, position + row // group - window + 1):
         return
     count = end - start
     _score(cache, scratch, row, count, rows)
+    if scores.soft_cap > 0:
+        _cap(scratch.scores, len(rows), _round_up(count), scores.soft_cap)
     for index in range(len(rows)):
         here = position + (row + index) // group
         filled = _round_up(count)
@@ -235,6 +260,14 @@ def _score(cache: Cache, scratch: Scratch, row: int, count: int, rows: Shape) ->
             scales = (load(cache.scales, tiles[0] * 2 * TILE), load(cache.scales, tiles[1] * 2 * TILE))
             tile = multiply_columns(tile, scales)
         store_tile(scratch.scores, first, SPAN, rows, PAIR, tile)
+
+
+@njit(cache=True, nogil=True)
+def _cap(scores: Array, rows: int, count: int, soft_cap: float) -> None:
+    for row in range(rows):
+        for key in range(row * SPAN, row * SPAN + count, TILE):
+            share = tanh(multiply(load(scores, key), splat(np.float32(1) / soft_cap)))
+            store(scores, key, multiply(share, splat(soft_cap)))
 
 
 @njit(cache=True, nogil=True)

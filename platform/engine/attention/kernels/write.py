@@ -1,4 +1,4 @@
-"""Write keys and values into the tiles of the cache, rotating query and key on the way.
+"""Write keys and values into the tiles of the cache, after norms of heads and rope.
 
 Shapes: T tokens, H query heads, G KV heads, D head size, the cache of paged.py. With 8 bits every key and every value
 gets the scale of its own largest number, or the static one of its head; beyond that it saturates, and `clipped` [T]
@@ -6,8 +6,7 @@ int64 has how many of a token's numbers did. It is negative where one of them is
 without static scales.
 """
 
-import math
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numba import njit, prange
@@ -21,33 +20,17 @@ from ...kernels.vector import (
     farthest,
     limit,
     load,
-    multiply,
-    multiply_add,
     scatter,
     splat,
     store,
-    total,
 )
 from .paged import KEY, TILE, VALUE, Cache
+from .rotate import Heads, inverse_rms, rotate_head, rotate_queries, scale_head, whole_factor
 
 SERIAL_TOKENS: Final = 16
 """Below this, waking the other threads costs more than they save."""
 NOT_FINITE: Final = -(1 << 40)
 """So low that no count of clipped numbers makes up for it."""
-
-
-class Heads(NamedTuple):
-    """What becomes of query and key heads. A norm of length 0 is none."""
-
-    cos: Any
-    """[positions, D / 2] float32"""
-    sin: Any
-    """[positions, D / 2] float32"""
-    query_norm: Any
-    """[D] float32"""
-    key_norm: Any
-    """[D] float32"""
-    eps: Any
 
 
 @njit(cache=True, nogil=True)
@@ -89,18 +72,21 @@ def rotate_and_write_parallel(
 def _token(
     qkv: Array, token: int, position: int, slot: int, heads: Heads, cache: Cache, query: Array, buffer: Array
 ) -> int:
+    rotate_queries(qkv, token, position, heads, query)
     query_heads, size = query.shape[1:]
     kv_heads = cache.key.shape[1]
-    start = token * qkv.shape[1]
-    for head in range(query_heads):
-        target = (token * query_heads + head) * size
-        _rotate(qkv, start + head * size, heads.query_norm, heads, position, query, target)
-    start += query_heads * size
+    start = token * qkv.shape[1] + query_heads * size
+    factor = whole_factor(qkv, start, kv_heads * size, size, heads.key_norm, heads.eps)
     count = 0
     for head in range(kv_heads):
-        _rotate(qkv, start + head * size, heads.key_norm, heads, position, buffer, 0)
+        rotate_head(qkv, start, head, size, heads.key_norm, factor, heads, position, buffer, 0)
         count += _write_key(buffer, 0, cache, slot, head)
-        count += _write_value(qkv, start + (kv_heads + head) * size, cache, slot, head)
+        value = start + (kv_heads + head) * size
+        if heads.value_norm:
+            scale_head(qkv, value, size, inverse_rms(qkv, value, size, heads.eps), buffer, 0)
+            count += _write_value(buffer, 0, cache, slot, head)
+        else:
+            count += _write_value(qkv, value, cache, slot, head)
     return count
 
 
@@ -108,32 +94,6 @@ def _token(
 def _note(clipped: Array, token: int, count: int) -> None:
     if clipped.size:
         clipped[token] = count
-
-
-@njit(cache=True, nogil=True)
-def _rotate(source: Array, at: int, norm: Array, heads: Heads, position: int, target: Array, to: int) -> None:
-    """The two halves of one head turned by the position's angles, after its norm where it has one."""
-    half = heads.cos.shape[1]
-    factor = splat(np.float32(1))
-    if norm.size:
-        factor = splat(_inverse_rms(source, at, 2 * half, heads.eps))
-    for d in range(0, half, TILE):
-        first, second = multiply(load(source, at + d), factor), multiply(load(source, at + half + d), factor)
-        if norm.size:
-            first, second = multiply(first, load(norm, d)), multiply(second, load(norm, half + d))
-        cos, sin = load(heads.cos, position * half + d), load(heads.sin, position * half + d)
-        minus = multiply(sin, splat(np.float32(-1)))
-        store(target, to + d, multiply_add(first, cos, multiply(second, minus)))
-        store(target, to + half + d, multiply_add(second, cos, multiply(first, sin)))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _inverse_rms(source: Array, at: int, size: int, eps: float) -> np.float32:
-    squares = splat(np.float32(0))
-    for d in range(at, at + size, TILE):
-        values = load(source, d)
-        squares = multiply_add(values, values, squares)
-    return np.float32(1) / np.float32(math.sqrt(total(squares) / np.float32(size) + eps))
 
 
 @njit(cache=True, nogil=True)

@@ -19,8 +19,9 @@ from loraplex.quant.kernels.instructions.address import pointer
 
 from ...attention.kernels.arguments import Paged
 from ...attention.kernels.attend import attend
-from ...attention.kernels.paged import Cache, Step, merge
-from ...attention.kernels.write import SERIAL_TOKENS, Heads, rotate_and_write, rotate_and_write_parallel
+from ...attention.kernels.paged import Cache, Scores, Step, merge
+from ...attention.kernels.rotate import Heads
+from ...attention.kernels.write import SERIAL_TOKENS, rotate_and_write, rotate_and_write_parallel
 from ...kernels.norm import SERIAL_ELEMENTS as SERIAL_NORM
 from ...kernels.norm import add_rows, add_rows_parallel
 from ...kernels.silu import SERIAL_ELEMENTS as SERIAL_SILU
@@ -170,7 +171,7 @@ def _add_norm(x: Array, residual: Array, weight: Array, model: Model, output: Ar
 def _rotate(model: Model, layer: int, sizes: Sizes, paged: Paged, cache: Cache, qkv: Array, query: Array) -> None:
     clipped = paged.clipped[layer]
     norms = _floats(model, layer, QUERY_NORM, sizes.norm_size), _floats(model, layer, KEY_NORM, sizes.norm_size)
-    heads = Heads(model.cos, model.sin, norms[0], norms[1], model.eps)
+    heads = Heads(model.cos, model.sin, norms[0], norms[1], model.eps, model.norm[:0], False, False)
     if len(qkv) < SERIAL_TOKENS:
         rotate_and_write(qkv, paged.positions, paged.slots, heads, cache, clipped, query)
     else:
@@ -192,7 +193,7 @@ def _rotate_again(
                     _head_norm(model, layer, QUERY_NORM, sizes, lora, pages[0]),
                     _head_norm(model, layer, KEY_NORM, sizes, lora, pages[1]),
                 )
-                heads = Heads(model.cos, model.sin, norms[0], norms[1], model.eps)
+                heads = Heads(model.cos, model.sin, norms[0], norms[1], model.eps, model.norm[:0], False, False)
                 one = slice(token, token + 1)
                 rotate_and_write(
                     qkv[one], paged.positions[one], paged.slots[one], heads, cache, clipped[one], query[one]
@@ -209,15 +210,16 @@ def _head_norm(model: Model, layer: int, column: int, sizes: Sizes, lora: Lora, 
 
 
 @njit(inline="always")
-def _attend(layer: int, paged: Paged, cache: Cache, query: Array, output: Array) -> None:
+def _attend(layer: int, model: Model, paged: Paged, cache: Cache, query: Array, output: Array) -> None:
     step = Step(query, paged.block_tables, output, paged.partial_sums, paged.partial_states)
-    window, counter, scale, workers = paged.windows[layer], paged.counter, paged.scale, paged.workers
+    scores = Scores(paged.score_scales[layer], paged.soft_caps[layer], paged.windows[layer], model.norm[:0])
+    counter, workers = paged.counter, paged.workers
     if len(paged.decode_items):
         kernel, items, most = paged.decode_kernel, paged.decode_items, paged.decode_most
-        attend(kernel, step, cache, items, counter, scale, window, most, workers)
+        attend(kernel, step, cache, items, counter, scores, most, workers)
     if len(paged.prefill_items):
         kernel, items, most = paged.prefill_kernel, paged.prefill_items, paged.prefill_most
-        attend(kernel, step, cache, items, counter, scale, window, most, workers)
+        attend(kernel, step, cache, items, counter, scores, most, workers)
     if len(paged.merges):
         merge(step, paged.merges)
 
@@ -259,13 +261,14 @@ def _apply_layer(
     """As DecoderLayer.apply: rooms.x is what was computed last and not yet added to the residual stream."""
     x, residual, normed, scratch, workers = rooms.x, rooms.residual, rooms.normed, rooms.scratch, paged.workers
     attended = rooms.attended.reshape(len(x), sizes.heads * sizes.head_dim)
-    cache = Cache(paged.key[layer], paged.value[layer], paged.scales[layer], paged.static[layer])
+    place = paged.places[layer]
+    cache = Cache(paged.key[place], paged.value[place], paged.scales[place], paged.static[place])
     _norm(model, layer, INPUT_NORM, lora, tokens, x, residual, normed)
     _linear(model, layer, QKV, normed, rooms.qkv, scratch, workers)
     _lora(model, layer, lora, normed, rooms.qkv, 0, 0, 3, workers)
     _rotate(model, layer, sizes, paged, cache, rooms.qkv, rooms.query)
     _rotate_again(model, layer, sizes, paged, lora, cache, rooms.qkv, rooms.query)
-    _attend(layer, paged, cache, rooms.query, rooms.attended)
+    _attend(layer, model, paged, cache, rooms.query, rooms.attended)
     _linear(model, layer, OUTPUT, attended, x, scratch, workers)
     _lora(model, layer, lora, attended, x, 1, 3, 1, workers)
     _norm(model, layer, MLP_NORM, lora, tokens, x, residual, normed)
