@@ -4,6 +4,7 @@ So any mistake in scheduling, caching, sharing or copying reads a wrong hash: th
 """
 
 from loraplex.engine.kv_cache.block_pool import BlockPool
+from loraplex.engine.kv_cache.state_pool import StatePool
 from loraplex.engine.protocol import TokenLogprob
 from loraplex.engine.runner.steps import Ended
 from loraplex.engine.sampling.state import Sampled
@@ -19,8 +20,10 @@ class FakeRunner:
 
     depth = 1
 
-    def __init__(self, pool: BlockPool, limits: Limits) -> None:
+    def __init__(self, pool: BlockPool, limits: Limits, states: StatePool | None = None) -> None:
+        """`states`: of a model that also has states, each the hash up to the last token it was brought to."""
         self._pool = pool
+        self._states = None if states is None else [0] * states.num_slots
         self._limits = limits
         self._slots: list[int | None] = [None] * (pool.num_blocks * pool.block_size)
         self.broken: Exception | None = None
@@ -45,6 +48,7 @@ class FakeRunner:
         for source, destination in plan.copies:
             self._copy(source, destination)
         states = [self._write(item) for item in plan.scheduled]
+        self._bring_on(plan, states)
         for item, expected in zip(plan.scheduled, states, strict=True):
             self._attend(item, expected)
         return StepResult(self._sample(plan), self._prompt_logprobs(plan))
@@ -71,6 +75,28 @@ class FakeRunner:
             assert self._pool.references(block) == 1 and not self._pool.is_published(block), "wrote a shared block"
             self._slots[self._slot(item.sequence, position)] = states[position]
         return states
+
+    def _bring_on(self, plan: StepPlan, chains: list[list[int]]) -> None:
+        """The states of all sequences, each from where it was left."""
+        if self._states is None:
+            assert not plan.state_copies and not any(it.kept or it.sequence.state for it in plan.scheduled)
+            return
+        own = [item.sequence.state or 0 for item in plan.scheduled]
+        kept = [it.slot for item in plan.scheduled for it in item.kept]
+        sources, destinations = ({pair[side] for pair in plan.state_copies} for side in (0, 1))
+        assert all([*own, *kept, *sources]) and len({*own, *kept}) == len(own) + len(kept)
+        assert destinations <= {*own} and len(destinations) == len(plan.state_copies)
+        assert not sources & (destinations | {*kept})
+        for source, destination in plan.state_copies:
+            self._states[destination] = self._states[source]
+        for item, slot, hashes in zip(plan.scheduled, own, chains, strict=True):
+            expected = hashes[item.start - 1] if item.start else None
+            assert expected in (None, self._states[slot]), f"{item.sequence.request.id}: another state"
+            assert [it.position for it in item.kept] == sorted({it.position for it in item.kept})
+            for it in item.kept:
+                assert item.start < it.position <= item.start + item.count
+                self._states[it.slot] = hashes[it.position - 1]
+            self._states[slot] = hashes[-1]
 
     def _attend(self, item: Scheduled, expected: list[int]) -> None:
         for position, state in enumerate(expected):

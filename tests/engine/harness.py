@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from loraplex.engine.core import EngineCore
 from loraplex.engine.kv_cache.block_pool import BlockPool
+from loraplex.engine.kv_cache.state_pool import StatePool
 from loraplex.engine.protocol import (
     AdapterRef,
     BeamSearch,
@@ -53,16 +54,20 @@ class Harness:
         adapters: FakeAdapters | None = None,
         residency: AdapterResidency | None = None,
         masks: LateMasks | None = None,
+        states: StatePool | None = None,
         **limits: object,
     ) -> None:
-        """`residency` takes the place of the fake adapters. Without `masks` no request may be constrained."""
+        """`residency` takes the place of the fake adapters. Without `masks` no request may be constrained. With
+        `states` the model has recurrent layers."""
         self.now = 0.0
         self.limits = make_limits(**limits)
         self.pool = BlockPool(num_blocks, block_size)
         self.adapters = adapters or FakeAdapters()
-        self.scheduler = Scheduler(self.limits, self.pool, residency or self.adapters, clock=lambda: self.now)
+        self.states = states
+        clock = lambda: self.now  # noqa: E731
+        self.scheduler = Scheduler(self.limits, self.pool, residency or self.adapters, clock, states)
         self.request_table = self.scheduler.request_table
-        self.runner = FakeRunner(self.pool, self.limits)
+        self.runner = FakeRunner(self.pool, self.limits, states)
         self.masks = masks
         self.core = EngineCore(self.scheduler, self.runner, strict=True, grammar_manager=masks)
         self.streams: dict[str, Stream] = {}
@@ -120,6 +125,7 @@ class Harness:
         """Nothing is held any more."""
         assert not self.core.has_work() and self.request_table.check_integrity() == []
         assert self.pool.num_free == self.pool.num_usable
+        assert self.states is None or self.states.num_free == self.states.num_usable
         assert not any(self.adapters.held.values())
         assert all(stream.ended for stream in self.streams.values())
 

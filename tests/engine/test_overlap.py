@@ -12,6 +12,7 @@ import pytest
 
 from loraplex.engine.core import EngineCore
 from loraplex.engine.kv_cache.block_pool import BlockPool
+from loraplex.engine.kv_cache.state_pool import StatePool
 from loraplex.engine.protocol import FinishReason, GenerateRequest, RequestFailed, Tokens
 from loraplex.engine.scheduler.scheduler import Scheduler
 from loraplex.engine.structured_outputs import StructuredOutputs
@@ -21,7 +22,7 @@ from .fake_model import INVOKING, VOCAB
 from .harness import make_limits, make_request
 from .late_masks import LateMasks
 from .virtual_arrays import SEQUENCES, TOKENS, ArrayRunner, DeviceArrays
-from .virtual_model import POISON, VirtualDevice, alone
+from .virtual_model import POISON, STATES, VirtualDevice, alone
 from .virtual_runner import BROKEN, SlottedAdapters, VirtualRunner
 
 SEEDS = 10_000
@@ -127,6 +128,8 @@ class Traffic:
             max_num_batched_tokens=budget,
             enable_prefix_caching=source.random() < 0.7,
         )
+        self.state_slots = random.Random(-seed).choice((0, 0, 2, 3, 5, STATES))
+        """Of a model with recurrent layers; 0: it has none."""
         self.failure_rate = source.choice((0.0, 0.0, 0.0, 0.02)) if disturbed else 0.0
         self.events = Events()
         for message in requests.messages:
@@ -146,7 +149,9 @@ class Run:
         self.device = device(traffic.block_size)
         self.adapters = SlottedAdapters(self.device)
         self.pool = BlockPool(traffic.num_blocks, traffic.block_size)
-        self.scheduler = Scheduler(traffic.limits, self.pool, self.adapters, clock=count(0.0, 0.1).__next__)
+        self.states = StatePool(traffic.state_slots) if traffic.state_slots and not through_arrays else None
+        clock = count(0.0, 0.1).__next__
+        self.scheduler = Scheduler(traffic.limits, self.pool, self.adapters, clock, self.states)
         failing = random.Random(traffic.seed)
         if through_arrays:
             memory = arrays(traffic.block_size)
@@ -211,7 +216,8 @@ class Run:
         assert all(stream.failure or None not in stream.reasons for stream in self.streams.values())
         said = sum(len(output) for stream in self.streams.values() for output in stream.outputs)
         assert self.scheduler.generation_tokens == said
-        for block in self.pool.cached_blocks():
+        assert self.states is None or self.states.num_free == self.states.num_usable
+        for block in self.pool.cached():
             key = self.pool._keys[block]
             first = block * self.pool.block_size
             stored = self.device.tokens[first : first + self.pool.block_size]

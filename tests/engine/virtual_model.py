@@ -20,6 +20,8 @@ from .virtual_stream import VirtualStream
 
 SLOTS = 2
 """Places for adapters."""
+STATES = 16
+"""Slots of recurrent states."""
 NO_TOKEN = -1
 POISON = 13
 """A request with this top_k has logits that are no numbers from its third token on."""
@@ -41,6 +43,10 @@ class Inputs(NamedTuple):
     block_tables: list[list[int]]
     sample_rows: list[int]
     acting: list[list[tuple[int, float]]]
+
+
+Brought = list[tuple[int, list[tuple[int, int]]]]
+"""Of each sequence of a step: the slot of its state, and what is kept on the way: after how many tokens, where."""
 
 
 class Draw(NamedTuple):
@@ -69,22 +75,48 @@ class VirtualDevice:
         self.keys = [0] * (num_blocks * block_size)
         self.tokens = [0] * (num_blocks * block_size)
         """Which token each key was made of: the model reads only `keys`."""
+        self.states = [0] * STATES
+        """Of each slot, what `state_of` says of all keys up to one position."""
         self.mistakes: list[str] = []
         """That no token shows."""
         self._written: list[Written] = []
         """By the last forward."""
         self._again: list[Written] = []
+        self._left: dict[int, int] = {}
+        """States that the last step left."""
+        self._left_again: dict[int, int] = {}
         self._logits: list[int] = []
 
     def begin(self, overlaps: bool) -> None:
         """The next forward is of a new step; whether the last one is in flight too."""
         self._again = self._written if overlaps else []
+        self._left_again = self._left if overlaps else {}
+        self._left = {}
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         size = self.block_size
         for memory in (self.keys, self.tokens):
             for source, destination in pairs:
                 memory[destination * size : (destination + 1) * size] = memory[source * size : (source + 1) * size]
+
+    def copy_states(self, pairs: list[tuple[int, int]]) -> None:
+        for source, destination in pairs:
+            self.states[destination] = self.states[source]
+
+    def bring_on(self, step: Inputs, brought: Brought) -> None:
+        """The states of a step whose keys are written, each from where it was left."""
+        for sequence, (slot, kept) in enumerate(brought):
+            first, last = step.query_starts[sequence : sequence + 2]
+            start, end = step.positions[first], step.positions[last - 1] + 1
+            keys = [self.keys[self._slot(step, sequence, place)] for place in range(end)]
+            # 0, or what is wrong with the state: it stays so, and what is drawn of it too.
+            wrong = self.states[slot] - state_of(keys[:start]) if start else 0
+            self._left |= {place: state_of(keys[:position]) + wrong for position, place in kept}
+            self._left[slot] = state_of(keys) + wrong
+            for place, row in enumerate(step.sample_rows):
+                self._logits[place] ^= wrong & MASK if first <= row < last else 0
+        for slot, state in (self._left | {s: v for s, v in self._left_again.items() if s not in self._left}).items():
+            self.states[slot] = state
 
     def forward(self, step: Inputs) -> None:
         self._written = [
@@ -107,8 +139,10 @@ class VirtualDevice:
         sequence = bisect_right(step.query_starts, row) - 1
         count = step.positions[row] + 1
         assert count <= step.context_lengths[sequence]
-        size, table = self.block_size, step.block_tables[sequence]
-        return state_of([self.keys[table[place // size] * size + place % size] for place in range(count)])
+        return state_of([self.keys[self._slot(step, sequence, place)] for place in range(count)])
+
+    def _slot(self, step: Inputs, sequence: int, place: int) -> int:
+        return step.block_tables[sequence][place // self.block_size] * self.block_size + place % self.block_size
 
 
 def describe(row: SampleRow) -> Draw:

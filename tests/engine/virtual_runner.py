@@ -10,7 +10,7 @@ from loraplex.engine.sampling.state import Sampled
 from loraplex.engine.scheduler.plan import Scheduled, StepPlan, StepResult
 
 from .fake_model import INVOCATIONS, VOCAB
-from .virtual_model import NO_TOKEN, SLOTS, Draw, Inputs, VirtualDevice, describe, weights_of
+from .virtual_model import NO_TOKEN, SLOTS, Brought, Draw, Inputs, VirtualDevice, describe, weights_of
 
 BROKEN = "the device is gone"
 
@@ -96,6 +96,7 @@ class VirtualRunner:
         slots = {self._adapters.slot_of(*pair): weights_of(pair[0]) for pair in held}
         self._device.compute.enqueue(partial(self._device.begin, last is not None and last.in_flight))
         self._device.compute.enqueue(partial(self._device.copy_blocks, plan.copies))
+        self._device.compute.enqueue(partial(self._device.copy_states, plan.state_copies))
         self._device.compute.enqueue(partial(self._check_adapters, slots))
         handle = self._begin(plan, [describe(row) for row in plan.sample_rows()])
         try:
@@ -110,14 +111,18 @@ class VirtualRunner:
     def _begin(self, plan: StepPlan, draws: list[Draw]) -> "VirtualHandle":
         arrived: list[int] = []
         unknown = [(end, row) for end, row in self._unknown(plan.scheduled)]
-        self._device.compute.enqueue(partial(self._run, self._inputs(plan.scheduled), unknown, draws, arrived))
+        inputs, brought = self._inputs(plan.scheduled), _brought(plan.scheduled)
+        self._device.compute.enqueue(partial(self._run, inputs, brought, unknown, draws, arrived))
         self._rows = {item.sequence: row for row, item in enumerate(item for item in plan.scheduled if item.sample)}
         return VirtualHandle(self._device.compute.record(), arrived)
 
-    def _run(self, step: Inputs, unknown: list[tuple[int, int]], draws: list[Draw], arrived: list[int]) -> None:
+    def _run(
+        self, step: Inputs, brought: Brought, unknown: list[tuple[int, int]], draws: list[Draw], arrived: list[int]
+    ) -> None:
         for token, row in unknown:
             step.token_ids[token] = max(0, self._drawn[row]) if row < len(self._drawn) else 0
         self._device.forward(step)
+        self._device.bring_on(step, brought)
         self._drawn = self._device.draw(draws)
         arrived += self._drawn
 
@@ -158,6 +163,13 @@ class VirtualRunner:
     def _fail_sometimes(self) -> None:
         if self.failure_rate and self._failing.random() < self.failure_rate:
             raise RuntimeError(BROKEN)
+
+
+def _brought(scheduled: list[Scheduled]) -> Brought:
+    """Nothing of a model without states."""
+    slots = [item.sequence.state for item in scheduled]
+    kept = [[(it.position, it.slot) for it in item.kept] for item in scheduled]
+    return [(slot, pairs) for slot, pairs in zip(slots, kept, strict=True) if slot is not None]
 
 
 class VirtualHandle:

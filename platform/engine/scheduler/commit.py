@@ -70,6 +70,7 @@ class Commit:
         end = item.start + item.count
         sequence.num_computed = end
         self.prompt_tokens += max(0, min(end, sequence.prompt_length) - item.start)
+        self._request_table.states.publish(item)
         first, last = item.start // block_size, end // block_size
         if self._enable_prefix_caching and first < last:
             keys = sequence.hash_blocks(last, block_size)

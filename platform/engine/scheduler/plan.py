@@ -5,10 +5,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from ..kv_cache.prefix import BlockKey
 from ..protocol import RequestFailed, TokenLogprob
 from ..sampling.state import Sampled, SampleRow
 from ..status import Clipping
 from .sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A snapshot of a recurrent state that a step takes on its way."""
+
+    position: int
+    """After how many tokens of the sequence."""
+    slot: int
+    key: BlockKey
 
 
 @dataclass(slots=True)
@@ -20,6 +31,8 @@ class Scheduled:
     count: int
     sample: bool
     """Draw the next token from the logits of the last of these tokens."""
+    kept: list[Kept] = field(default_factory=list)
+    """By position, ascending."""
 
     @property
     def makes_placeholder(self) -> bool:
@@ -49,6 +62,8 @@ class StepPlan:
     """Whole KV blocks to copy, source to destination, before anything is written. No block is both."""
     failures: list[RequestFailed] = field(default_factory=list)
     """Requests that ended while planning: their adapters cannot be had."""
+    state_copies: list[tuple[int, int]] = field(default_factory=list)
+    """Recurrent states to copy, slot to slot, before any is read or written. No slot is both."""
 
     def sample_rows(self) -> list[SampleRow]:
         """One row for each scheduled sequence that samples, in their order. To be asked for before the commit."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from ..kv_cache.block_pool import BlockPool
+from ..kv_cache.state_pool import StatePool
 from ..pooling.vectors import Vector
 from ..protocol import RequestFailed
 from .beam_search import Beam
@@ -17,6 +18,7 @@ from .fairness import PROMPT_WEIGHT, FairQueue
 from .plan import Scheduled
 from .preemption import choose_victim, overfull_share
 from .sequence import Request, Sequence, Status
+from .sequence_states import SequenceStates
 
 MAX_PREEMPTIONS: Final = 3
 """A sequence that gave way this often comes back protected: all blocks it can ever need are set aside for it."""
@@ -59,6 +61,10 @@ class Placement:
     shared: list[int] = field(default_factory=list)
     copied: int | None = None
     num_computed: int = 0
+    state: int | None = None
+    """Snapshot after its first num_computed tokens that it begins with."""
+    matched: int = 0
+    """Blocks that are cached, with a snapshot at their end or not."""
 
     @property
     def remaining(self) -> int:
@@ -66,8 +72,9 @@ class Placement:
 
 
 class RequestTable:
-    def __init__(self, pool: BlockPool, adapters: AdapterResidency) -> None:
+    def __init__(self, pool: BlockPool, adapters: AdapterResidency, states: StatePool | None = None) -> None:
         self.pool = pool
+        self.states = SequenceStates(states, pool.block_size)
         self.requests: dict[str, Request] = {}
         self.queue = FairQueue()
         self.preempted: list[Sequence] = []
@@ -94,7 +101,12 @@ class RequestTable:
     @property
     def places_taken(self) -> int:
         """With those that are set aside for beams."""
-        return len(self.running) + sum(len(it.sequences) - len(it.running()) for it in self.beam_searches)
+        return len(self.running) + self.places_aside
+
+    @property
+    def places_aside(self) -> int:
+        """For beams that have not begun."""
+        return sum(len(it.sequences) - len(it.running()) for it in self.beam_searches)
 
     def add(self, request: Request) -> None:
         self.requests[request.id] = request
@@ -123,6 +135,8 @@ class RequestTable:
     def fits(self, placement: Placement) -> bool:
         """Whether it can start now and leave each running sequence a block to grow into."""
         sequence = placement.sequence
+        if not self.states.fits(sequence.request.places, self.places_aside):
+            return False
         if sequence.request.beam_search is not None:
             wanted, headroom = sequence.request.beam_blocks(self.pool.block_size), 0
         elif self.protected(sequence):
@@ -135,6 +149,7 @@ class RequestTable:
     def start(self, placement: Placement) -> tuple[int, int] | None:
         """Run a sequence that fits, with blocks for all its tokens. Returns the block copy it needs, if any."""
         sequence = placement.sequence
+        self.states.start(sequence, placement.state, sequence.request.places, self.places_aside)
         if sequence.request.id in self.unstarted:
             self.unstarted.remove(sequence.request.id)
             self.just_started.append(sequence.request.id)
@@ -182,6 +197,7 @@ class RequestTable:
         sequence.copied_from = other.blocks[full] if partial else None
         if partial:
             sequence.blocks.append(self.pool.allocate())
+        self.states.take_over(sequence, other)
         sequence.become(other)
 
     def victim(self) -> Sequence:
@@ -234,6 +250,7 @@ class RequestTable:
         """End the whole request; what it computed is never found again."""
         for sequence in request.unfinished():
             self.pool.forget(sequence.blocks)
+            self.states.forget(sequence)
             self.finish(sequence)
         return RequestFailed(request_id=request.id, kind=kind, message=message, param=param)
 
@@ -247,7 +264,9 @@ class RequestTable:
     def check_integrity(self) -> list[str]:
         """Every difference between the books and the block tables and adapters of all live sequences, in words."""
         sequences = [sequence for request in self.requests.values() for sequence in request.sequences]
-        problems = self.pool.check_integrity(sequence.blocks for sequence in {*sequences, *self.leaving})
+        holders = {*sequences, *self.leaving}
+        problems = self.pool.check_integrity(sequence.blocks for sequence in holders)
+        problems += self.states.check_integrity(holders)
         for status, members in ((Status.RUNNING, self.running), (Status.PREEMPTED, self.preempted)):
             if {s for s in sequences if s.status is status} != set(members):
                 problems.append(f"the list of {status.name.lower()} sequences does not match their status")
@@ -283,6 +302,7 @@ class RequestTable:
 
     def _empty(self, sequence: Sequence) -> None:
         self.pool.free(sequence.blocks)
+        self.states.release(sequence)
         sequence.blocks = []
         sequence.num_computed = 0
 

@@ -12,9 +12,11 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from ..kv_cache.block_pool import BlockPool
+from ..kv_cache.state_pool import StatePool
 from ..protocol import FinishReason, FromEngine, GenerateRequest, RequestFailed, Tokens
 from .activation import explain_absence, find_start
 from .admission import Limits, Overloaded, bound_length
@@ -57,10 +59,14 @@ class Scheduler:
         pool: BlockPool,
         adapters: AdapterResidency,
         clock: Callable[[], float] = time.monotonic,
+        states: StatePool | None = None,
     ) -> None:
+        """`states`: of a model with recurrent layers. No more sequences run than it has slots."""
+        if states is not None:
+            limits = replace(limits, max_num_seqs=min(limits.max_num_seqs, states.num_usable))
         self.limits = limits
         self.pool = pool
-        self.request_table = RequestTable(pool, adapters)
+        self.request_table = RequestTable(pool, adapters, states)
         self.queries_by_tenant: Counter[str] = Counter()
         """Prompt tokens looked up in the prefix cache."""
         self.hits_by_tenant: Counter[str] = Counter()
@@ -147,17 +153,21 @@ class Scheduler:
             draft.grant(oldest, oldest.remaining)
         plan = draft.finish()
         plan.failures += self._fail_absent(draft)
+        self.request_table.states.keep(plan, self.request_table.places_aside)
         self.request_table.take_off(plan.scheduled)
         return plan
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[FromEngine]:
         """Take the answer to the plan: new tokens, ended choices, failed requests."""
         self.request_table.land(plan.scheduled)
-        return [*plan.failures, *self._commit.take(plan, result)]
+        messages = [*plan.failures, *self._commit.take(plan, result)]
+        self.request_table.states.settle(plan.scheduled)
+        return messages
 
     def fail_step(self, plan: StepPlan, message: str, kind: str = "internal") -> list[FromEngine]:
         """The step broke: end the requests it was for, and no other."""
         self.request_table.land(plan.scheduled)
+        self.request_table.states.settle(plan.scheduled)
         requests = {item.sequence.request.id: item.sequence.request for item in plan.scheduled}
         failures = [
             self.request_table.fail(request, kind, message) for request in requests.values() if request.unfinished()
@@ -235,8 +245,7 @@ class Scheduler:
             self._start(placement, draft)
 
     def _has_places(self, sequence: Sequence) -> bool:
-        wanted = 1 if sequence.request.beam_search is None else len(sequence.request.sequences)
-        return self.request_table.places_taken + wanted <= self.limits.max_num_seqs
+        return self.request_table.places_taken + sequence.request.places <= self.limits.max_num_seqs
 
     def _next_placement(self, draft: PlanBuilder, shorter_than: float) -> Placement | None:
         placements = (self._place(sequence) for sequence in self._heads(draft))
@@ -326,14 +335,20 @@ class Scheduler:
 
         At least the last token is always computed: its logits are needed.
         """
-        block_size = self.pool.block_size
-        shared = self._match(sequence)
+        block_size, states = self.pool.block_size, self.request_table.states
+        matched = self._match(sequence)
+        count, state = states.served(sequence, len(matched))
+        cached = Placement(sequence, matched[:count], None, count * block_size, state, len(matched))
         source, forked = sequence.request.fork_source(), sequence.prompt_length - 1
         # A copy belongs to a step, and one that lacks its mask may be all alone and have nothing to compute.
-        if source is None or sequence.lacks_mask or forked <= len(shared) * block_size:
-            return Placement(sequence, shared, None, len(shared) * block_size)
+        if source is None or sequence.lacks_mask or forked <= count * block_size:
+            return cached
+        can_fork, state = states.fork(sequence)
+        if not can_fork:
+            return cached
         full, partial = divmod(forked, block_size)
-        return Placement(sequence, source.blocks[:full], source.blocks[full] if partial else None, forked)
+        copied = source.blocks[full] if partial else None
+        return Placement(sequence, source.blocks[:full], copied, forked, state, len(matched))
 
     def _match(self, sequence: Sequence) -> list[int]:
         if not self._reads_cache(sequence):
@@ -351,6 +366,7 @@ class Scheduler:
         copy = self.request_table.start(placement)
         if copy is not None:
             draft.copies.append(copy)
+        self.request_table.states.want(sequence, placement.matched, self.limits.enable_prefix_caching)
         if not request.started:
             request.queue_seconds = self._clock() - request.arrival
             request.cached_tokens = placement.num_computed

@@ -105,6 +105,11 @@ class Request:
         """Most blocks that all choices hold at once where they share those that the prompt fills."""
         return blocks_of_beams(len(self.message.prompt_token_ids), self.max_cached, len(self.sequences), block_size)
 
+    @property
+    def places(self) -> int:
+        """Among the running sequences that it takes as its first choice begins."""
+        return 1 if self.beam_search is None else len(self.sequences)
+
     def fork_source(self) -> "Sequence | None":
         """A choice that has the whole prompt in its blocks."""
         for sequence in self.sequences:
@@ -114,7 +119,8 @@ class Request:
 
 
 class Sequence:
-    """The scheduler moves it and owns its blocks; the runner reads token_ids, num_computed, blocks and row."""
+    """The scheduler moves it and owns its blocks and state; the runner reads token_ids, num_computed, blocks, state and
+    row."""
 
     __slots__ = (
         "bad_words",
@@ -123,6 +129,7 @@ class Sequence:
         "ends",
         "first_message",
         "index",
+        "kept_at",
         "keys",
         "needs_all_tokens",
         "num_computed",
@@ -135,6 +142,9 @@ class Sequence:
         "rank",
         "request",
         "row",
+        "state",
+        "state_keys",
+        "state_source",
         "status",
         "token_ids",
     )
@@ -160,6 +170,15 @@ class Sequence:
         self.copied_from: int | None = None
         """Block that its last one, partly filled, becomes a copy of before its next token is computed."""
         self.keys: list[BlockKey] = []
+        self.state: int | None = None
+        """Slot of its recurrent state, that after its first num_computed + num_submitted tokens; None while it holds
+        no blocks, and for a model without such states."""
+        self.state_source: int | None = None
+        """Slot that its own becomes a copy of before its next token is computed. It is held until then."""
+        self.kept_at: list[tuple[int, BlockKey]] = []
+        """After how many tokens, ascending, snapshots of its state are still to be taken, and their keys."""
+        self.state_keys: list[BlockKey] = []
+        """Of the snapshots that it began with or left."""
         self.order = (message.priority, request.number, index)
         """Place among the waiting sequences of its share."""
         self.rank = -1

@@ -20,7 +20,7 @@ def map_blocks(digests: list[str], request_table: RequestTable) -> bytes:
     colors = {digest: FIRST_ADAPTER + index % ADAPTER_COLORS for index, digest in enumerate(digests)}
     pool = request_table.pool
     blocks = bytearray(pool.num_blocks)
-    for block in pool.cached_blocks():
+    for block in pool.cached():
         blocks[block] = CACHED
     for sequence in [*request_table.running, *request_table.leaving]:
         # The first of several. An adapter that was unregistered while it runs has no place in the list.

@@ -5,6 +5,7 @@ from typing import Literal
 
 import pytest
 
+from loraplex.engine.kv_cache.state_pool import StatePool
 from loraplex.engine.protocol import BeamSearch
 from loraplex.engine.structured_outputs import StructuredOutputs
 
@@ -32,6 +33,7 @@ class Traffic:
             num_blocks=self.random.randint(4, 32),
             block_size=self.random.choice([1, 2, 4, 8]),
             adapters=adapters,
+            states=StatePool(self.random.randint(2, 12)) if seed // BATCHES % 2 else None,
             max_num_batched_tokens=budget,
             max_num_seqs=self.random.randint(1, min(budget, 8)),
             max_model_len=self.random.randint(20, 40),

@@ -1,6 +1,7 @@
-"""Random walks over scheduler, block pool and adapter pool: no order of events leaks, mixes up or stalls anything.
+"""Random walks over scheduler, block pool, state pool and adapter pool: no order of events leaks, mixes up or stalls
+anything. Every other walk is of a model with recurrent layers.
 
-All three are real, the adapters' files too; the model is a fake that knows what each slot of the cache must hold, and
+All pools are real, the adapters' files too; the model is a fake that knows what each slot of the cache must hold, and
 the adapters' loader thread runs a job when the walk says so.
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from loraplex.engine.kv_cache.state_pool import StatePool
 from loraplex.engine.protocol import BeamSearch
 from tests.campaign import Campaign
 from tests.lora.adapters import make_adapter
@@ -48,7 +50,7 @@ def stored(number: int) -> tuple[str, str]:
 class Walk:
     """The walk of this number is always the same. Each leaves some of the rules out, so that others come in a row."""
 
-    rules_run = preemptions = prefix_hits = failures = loads = evictions = 0
+    rules_run = preemptions = prefix_hits = state_hits = failures = loads = evictions = 0
     """Over all walks."""
 
     def __init__(self, number: int) -> None:
@@ -65,6 +67,7 @@ class Walk:
             num_blocks=source.randint(4, 20),
             block_size=source.choice([1, 2, 4]),
             residency=self.adapters,
+            states=StatePool(source.randint(2, 8)) if number % 2 else None,
             max_num_batched_tokens=source.randint(4, 12),
             max_num_seqs=source.randint(1, 4),
             max_model_len=24,
@@ -169,6 +172,7 @@ class Walk:
         assert self.adapters.bytes_used == 0 and self.adapters.statuses() == []
         Walk.preemptions += self.harness.request_table.preemptions
         Walk.prefix_hits += self.harness.scheduler.prefix_hits
+        Walk.state_hits += self.harness.scheduler.prefix_hits if self.harness.states else 0
         Walk.failures += sum(stream.failure is not None for stream in self.harness.streams.values())
 
     def _step(self) -> None:
@@ -216,7 +220,8 @@ class Walk:
 
 def test_thousands_of_rules_without_a_leak(campaign: Campaign, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "loraplex.engine.core")
-    Walk.rules_run = Walk.preemptions = Walk.prefix_hits = Walk.failures = Walk.loads = Walk.evictions = 0
+    for event in ("rules_run", "preemptions", "prefix_hits", "state_hits", "failures", "loads", "evictions"):
+        setattr(Walk, event, 0)
     walks = campaign.part(WALKS, PARTS)
     for number in walks:
         try:
@@ -225,5 +230,5 @@ def test_thousands_of_rules_without_a_leak(campaign: Campaign, caplog: pytest.Lo
             error.add_note(f"in walk {number}")
             raise
     assert Walk.rules_run == len(walks) * RULES_A_WALK
-    events = Walk.preemptions, Walk.prefix_hits, Walk.failures, Walk.loads, Walk.evictions
+    events = Walk.preemptions, Walk.prefix_hits, Walk.state_hits, Walk.failures, Walk.loads, Walk.evictions
     assert min(events) > campaign.enough(300, PARTS), "the walks are too tame to show anything"
