@@ -45,9 +45,9 @@ def test_the_last_free_snapshot_becomes_the_state_of_who_begins_with_it() -> Non
     harness = new_harness(slots=3, block_size=4)
     answer(harness, "a", tokens(23))
     [snapshot] = harness.states.cached()  # type: ignore[union-attr]
-    other = harness.add(make_request("b", tokens(3, seed=1), max_tokens=40))
+    other = harness.add(make_request("b", tokens(3, seed=1), max_tokens=40, ignore_eos=True))
     harness.step()
-    harness.add(make_request("c", tokens(23)))
+    harness.add(make_request("c", tokens(23), ignore_eos=True))
     harness.step()
     [_, sequence] = harness.request_table.running
     assert (sequence.state, sequence.request.cached_tokens) == (snapshot, 20)
