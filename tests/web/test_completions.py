@@ -162,3 +162,28 @@ async def test_tokenize_and_back(client: httpx.AsyncClient, state: Any) -> None:
     assert back == {"prompt": text}
     chat = (await client.post("/tokenize", json={"messages": [{"role": "user", "content": "hi"}]})).json()
     assert state.tokenizer.decode(chat["tokens"], skip_special_tokens=False) == "<|user|>hi</s><|assistant|>"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "advice"),
+    [
+        ("max_completion_tokens", 5, "Send max_tokens here"),
+        ("top_logprobs", 2, "Send a number as logprobs here"),
+        ("messages", [{"role": "user", "content": "Hello"}], "Send prompt here"),
+        ("chat_template_kwargs", {"enable_thinking": False}, "belongs to /v1/chat/completions"),
+        ("continue_final_message", True, "belongs to /v1/chat/completions"),
+    ],
+)
+async def test_fields_of_chats_are_refused_by_name(
+    client: httpx.AsyncClient, engine: FakeEngine, field: str, value: object, advice: str
+) -> None:
+    response = await client.post("/v1/completions", json={"model": "tiny", "prompt": "The dog", field: value})
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["param"] == field and advice in error["message"]
+    assert not engine.requests
+
+
+async def test_fields_of_chats_that_change_nothing_pass(client: httpx.AsyncClient) -> None:
+    body = {"model": "tiny", "prompt": "The dog", "separate_reasoning": True, "chat_template_kwargs": {}}
+    response = await client.post("/v1/completions", json=body)
+    assert response.status_code == 200 and "x-loraplex-ignored-fields" not in response.headers

@@ -20,9 +20,10 @@ from ..openai.completions import CompletionCall
 from ..openai.fields import ignored_header, note_model
 from ..openai.schemas import ChatRequest, CompletionRequest
 from ..openai.tools.answer_reader import Reading
+from ..openai.tools.reasoning_use import plan_reasoning
 from ..settings.settings import Settings
 from ..text.text_processor import TextProcessor
-from .as_chat import explain_refusal, name_of
+from .as_chat import chat_of, explain_refusal, name_of
 from .errors import error_line
 from .format import OllamaFormat, line_of
 from .options import ignored_members
@@ -31,7 +32,8 @@ from .schemas import Asked, OllamaChat, OllamaEmbed, OllamaEmbedding, OllamaGene
 LINES: Final = {"content-type": "application/x-ndjson"}
 PING: Final = b" "
 """Before the next line: clients read line by line, and white space before JSON is none of it."""
-ZERO: Final = re.compile(r"[-+]?(0|((0+(\.0*)?|\.0+)(ns|us|µs|μs|ms|s|m|h))+)")
+DURATION: Final = re.compile(r"[-+]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)
+"""As Go writes it."""
 Body = TypeVar("Body", OllamaChat, OllamaGenerate, OllamaEmbed, OllamaEmbedding)
 
 
@@ -64,7 +66,16 @@ class OllamaCall:
         else:
             completion = msgspec.structs.replace(self.inner.fields, max_tokens=room if most is None else most)
             spec, _ = replace(self.inner, fields=completion).spec(served, prompts, max_model_len)
+            reading = self._reading_of_raw(served, prompts[0], spec)
+            spec = replace(spec, shown_tokens=reading.shown_tokens)
         return spec, OllamaFormat(self.asked.model, reading, self.as_message, self.asked.logprobs)
+
+    def _reading_of_raw(self, served: Served, prompt: list[int], spec: GenerationSpec) -> Reading:
+        """As Ollama does: thinking is told apart unless `think` is false, also when the prompt opens it."""
+        assert isinstance(self.asked, OllamaGenerate)
+        if self.asked.think is False or spec.params.structured_outputs is not None:
+            return Reading()
+        return Reading(plan_reasoning(chat_of(self.asked)[0], served.text_processor, prompt))
 
     def explain_refusal(self, error: ApiError) -> ApiError:
         return explain_refusal(error, is_prompt=not self.as_message)
@@ -78,6 +89,9 @@ async def read_body(request: Request, body_timeout: float, schema: type[Body]) -
     body = await read_json(request, body_timeout)
     ignored = ignored_members(body, schema.__struct_fields__)
     fields = convert(body, schema)
+    if isinstance(fields.keep_alive, str) and not DURATION.fullmatch(fields.keep_alive):
+        words = f"keep_alive {fields.keep_alive!r} is no duration. Send seconds as a number, or a text such as '5m'."
+        raise invalid(words, "keep_alive")
     note_model(request, fields.model)
     return fields, ignored_header(ignored)
 
@@ -98,5 +112,5 @@ def answer_empty(inference: Inference, caller: Caller, fields: Asked, body: dict
 
 
 def _is_zero(keep_alive: float | str | None) -> bool:
-    """Seconds, or a duration as Go writes it."""
-    return ZERO.fullmatch(keep_alive) is not None if isinstance(keep_alive, str) else keep_alive == 0
+    """Seconds, or a duration."""
+    return not re.search("[1-9]", keep_alive) if isinstance(keep_alive, str) else keep_alive == 0

@@ -1,6 +1,7 @@
 """POST /v1/completions: from texts or token ids to prompts and a spec."""
 
 from dataclasses import dataclass
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -18,14 +19,22 @@ from .fields import read_fields
 from .profile_defaults import filled, output_tokens
 from .prompts import completion_prompts
 from .schemas import DEFAULT_COMPLETION_TOKENS, CompletionRequest
+from .translated.chat_fields import without_chat_fields
 
 router = APIRouter(tags=["OpenAI"])
+INSTEAD: Final = {
+    "messages": "prompt",
+    "max_completion_tokens": "max_tokens",
+    "top_logprobs": "a number as logprobs",
+}
+"""Fields of a chat -> what says the same of a completion."""
 
 
 @router.post("/v1/completions")
 async def create_completion(request: Request, inference: InferenceOf, caller: CallerWithRoom) -> Response:
     """The continuation of one or more prompts, given as text or as token ids."""
-    fields, sent, headers = await read_fields(request, inference.settings.body_timeout, CompletionRequest)
+    timeout = inference.settings.body_timeout
+    fields, sent, headers = await read_fields(request, timeout, CompletionRequest, _without_chat_fields)
     _check(fields)
     return await answer(request, inference, caller, CompletionCall(fields, sent), headers)
 
@@ -65,6 +74,13 @@ class CompletionCall:
 
     def ending(self, error: ApiError | None) -> bytes:
         return ended(error)
+
+
+def _without_chat_fields(body: dict[str, Any]) -> dict[str, Any]:
+    for name, here in INSTEAD.items():
+        if name in body:
+            raise invalid(f"{name} belongs to /v1/chat/completions. Send {here} here.", name, "unsupported")
+    return without_chat_fields(body, CompletionRequest.__struct_fields__)
 
 
 def _prompt_logprobs(fields: CompletionRequest, max_tokens: int) -> int | None:

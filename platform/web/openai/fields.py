@@ -2,7 +2,7 @@
 else ignored by name."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -143,10 +143,14 @@ def is_among(value: object, neutral: tuple[object, ...]) -> bool:
 
 
 async def read_fields(
-    request: Request, body_timeout: float, schema: type[Fields]
+    request: Request,
+    body_timeout: float,
+    schema: type[Fields],
+    prepared: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> tuple[Fields, frozenset[str], dict[str, str]]:
-    """The body as `schema`, the names of its members, and response headers that name what was ignored."""
-    body = await read_json(request, body_timeout)
+    """The body as `schema`, the names of its members, and response headers that name what was ignored. `prepared` may
+    refuse members and leave others out."""
+    body = prepared(await read_json(request, body_timeout))
     ignored = check_fields(body, schema.__struct_fields__)
     fields = convert(body, schema)
     note_model(request, fields.model)

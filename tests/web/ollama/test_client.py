@@ -78,6 +78,25 @@ async def test_thinking_is_told_apart(sdk: ollama.AsyncClient, state: State) -> 
     assert (silent.message.thinking, silent.message.content) == (None, "It is day.")
 
 
+async def test_thinking_after_a_raw_prompt(sdk: ollama.AsyncClient, state: State) -> None:
+    """As Ollama does it: told apart unless it is asked not to; the prompt may have opened it."""
+    with pytest.raises(ollama.ResponseError, match="does not support thinking"):
+        await sdk.generate("tiny", "Hello", raw=True, think=True)
+    use_template(state, TEMPLATE)
+    say(state, THOUGHT)
+    for think in (True, None):
+        whole = await sdk.generate("tiny", "Hello", raw=True, think=think)
+        assert (whole.thinking, whole.response) == ("The sun\n\nis up.", "It is day.")
+        parts = [part async for part in await sdk.generate("tiny", "Hello", raw=True, think=think, stream=True)]
+        assert "".join(part.thinking or "" for part in parts) == "The sun\n\nis up."
+        assert "".join(part.response for part in parts) == "It is day."
+    as_written = await sdk.generate("tiny", "Hello", raw=True, think=False)
+    assert (as_written.thinking, as_written.response) == (None, THOUGHT)
+    say(state, "It is up.</think>It is day.")
+    opened = await sdk.generate("tiny", "Hello<think>", raw=True, think=True)
+    assert (opened.thinking, opened.response) == ("It is up.", "It is day.")
+
+
 async def test_what_there_is(sdk: ollama.AsyncClient, state: State) -> None:
     [base] = (await sdk.list()).models
     assert base.model == "tiny" and base.digest == state.base.signature.fingerprint

@@ -145,9 +145,16 @@ async def test_a_request_to_unload_is_answered_as_ollama_does(
     assert "does not exist" in await ask(client, GENERATE, 404, model="nowhere", prompt="", keep_alive=keep_alive)
 
 
-@pytest.mark.parametrize("keep_alive", [None, -1, 5, 0.5, "5m", "10s", "-1", "0.5s", "1h0m"])
+@pytest.mark.parametrize("keep_alive", [None, -1, 5, 0.5, "5m", "10s", "-1m", "0.5s", "1h0m"])
 async def test_other_times_ask_to_load(client: httpx.AsyncClient, keep_alive: float | str | None) -> None:
     assert (await ask(client, messages=[], keep_alive=keep_alive))["done_reason"] == "load"
+
+
+@pytest.mark.parametrize("keep_alive", ["", "-1", "300", "soon", "5 m", "5d", "m", "1h0", "٥m"])
+async def test_a_time_that_is_none_is_refused(client: httpx.AsyncClient, keep_alive: str) -> None:
+    """By Go's rules, as Ollama does."""
+    for path, words in ((CHAT, {}), (GENERATE, {}), ("/api/embed", {"input": "x"}), ("/api/embeddings", {})):
+        assert "keep_alive" in await ask(client, path, 400, keep_alive=keep_alive, **words)
 
 
 async def test_all_names_of_the_base_are_listed(client: httpx.AsyncClient, state: State) -> None:
