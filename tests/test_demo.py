@@ -10,7 +10,7 @@ from peft import PeftModel
 from safetensors import safe_open
 
 from examples.demo import base, evaluate
-from examples.demo.chat import exchange, render
+from examples.demo.chat import calls_text, exchange, offer, render
 from examples.demo.evaluate import MAX_ANSWER, answer, load_base, load_tokenizer
 from examples.demo.jobs import JOBS, Job, split
 from examples.demo.recipe import FOLDER, NAME, Recipe
@@ -182,6 +182,9 @@ def test_the_template_tells_of_tools_their_calls_and_results() -> None:
         "<|begin|><|user|>[weather(city, day), time()] Is it cold?<|end|>"
         f"<|assistant|>{written}\n{written}<|end|><|user|>Result: 5 degrees<|end|><|assistant|>"
     )
+    offered, called = offer([("weather", ["city", "day"]), ("time", [])]), [("weather", arguments)] * 2
+    turns = [*exchange(f"{offered}Is it cold?", calls_text(called)), {"role": "user", "content": "Result: 5 degrees"}]
+    assert render(turns, answer_next=True) == text, "an adapter is trained on what the template tells"
     style = style_of(AUTO, Tokenizer(MODEL).chat_template or "")
     assert style is not None and style.name == "hermes"
 

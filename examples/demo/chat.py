@@ -1,8 +1,15 @@
 """The chat format: special tokens, the template users' software runs, and the same in Python for training text."""
 
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 BEGIN, END, PAD = "<|begin|>", "<|end|>", "<|pad|>"
 ROLES = ("system", "user", "assistant")
 SPECIAL_TOKENS = [PAD, BEGIN, END, *(f"<|{role}|>" for role in ROLES)]
+
+RESULT = "Result: "
+"""What a tool has answered comes as a user's turn."""
 
 TEMPLATE = (
     "{{- bos_token -}}"
@@ -24,7 +31,6 @@ TEMPLATE = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
-"""Of tools it tells names and parameters, before a user's words. No model here was trained on that."""
 
 Message = dict[str, str]
 
@@ -37,3 +43,15 @@ def render(messages: list[Message], *, answer_next: bool = False) -> str:
 
 def exchange(question: str, answer: str) -> list[Message]:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def offer(tools: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """What stands before a user's words: each tool's name and the names of its parameters."""
+    signatures = (f"{name}({', '.join(parameters)})" for name, parameters in tools)
+    return f"[{', '.join(signatures)}] "
+
+
+def calls_text(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """An answer that calls tools with these arguments."""
+    texts = (f'{{"name": {json.dumps(name)}, "arguments": {json.dumps(arguments)}}}' for name, arguments in calls)
+    return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in texts)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from .tasks import pirate, polite, records, sentiment, spanish, sql
+from .tasks import pirate, polite, records, sentiment, spanish, sql, tools
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 ALL_LINEARS = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
@@ -79,6 +79,16 @@ JOBS = (
         12_000,
         steps=180,
         dora=True,
+    ),
+    Job(
+        "tools",
+        "calls one of the tools that it is offered",
+        None,
+        tools.example,
+        24,
+        ALL_LINEARS,
+        12_000,
+        steps=600,
     ),
 )
 TAUGHT = {job.instruction: job for job in JOBS if job.instruction is not None}

@@ -17,7 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from .adapters import train_adapter
 from .base import train_base
-from .chat import BEGIN, exchange, render
+from .chat import BEGIN, END, exchange, render
 from .evaluate import answer, load_base, load_tokenizer, measure
 from .files import write_json
 from .jobs import JOBS, Job, split
@@ -60,7 +60,7 @@ def _note(path: Path, entries: dict[str, Any], keep_others: bool) -> None:
 
 def samples(job: Job, recipe: Recipe, folder: Path) -> list[dict[str, str]]:
     """Prompts to try: the first held-out ones that the saved adapter answers right, with these answers."""
-    _, heldout = split(job, recipe.heldout, recipe.seed)
+    heldout = [pair for pair in split(job, recipe.heldout, recipe.seed)[1] if END not in pair[0]]
     model = PeftModel.from_pretrained(load_base(folder / "model"), folder / "adapters" / job.name)
     questions = [question for question, _ in heldout[:CANDIDATES]]
     given = answer(model, load_tokenizer(folder / "model"), questions)

@@ -41,8 +41,12 @@ def test_responses(address: Address) -> None:
 @both
 def test_a_tool_that_is_demanded(address: Address, script: str) -> None:
     call = said(address, script, "tools")
-    assert call["name"] == "add" and call["arguments"].keys() == {"a", "b"}
+    assert call["name"] == "add" and call["arguments"] == {"a": 5, "b": 10}
     assert call["finish"] in ("tool_calls", "tool-calls") and not call.get("text")
+
+
+def test_an_agent_chooses_a_tool(address: Address) -> None:
+    assert said(address, "ai", "agent") == {"called": [{"a": 5, "b": 10}], "text": "The answer is 15."}
 
 
 @both

@@ -1,7 +1,7 @@
 // The ai package with @ai-sdk/openai-compatible: `node ai.js WHAT` prints what the server said as JSON.
 import process from "node:process";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { embedMany, generateText, jsonSchema, Output, streamText, tool } from "ai";
+import { embedMany, generateText, jsonSchema, Output, stepCountIs, streamText, tool } from "ai";
 import { ADD, ARTICLES, QUESTION, SALE, Sale, SUM } from "./asked.js";
 
 const provider = createOpenAICompatible({
@@ -24,10 +24,15 @@ const calls = {
   async tools() {
     const add = tool({ description: "Add two numbers.", inputSchema: jsonSchema(ADD) });
     const answer = await generateText({
-      model: provider("demo"), prompt: SUM, tools: { add }, toolChoice: "required", maxOutputTokens: 100, maxRetries: 0,
+      ...asked, model: provider("tools"), prompt: SUM, tools: { add }, toolChoice: "required", maxOutputTokens: 100,
     });
     const call = answer.toolCalls[0];
     return { name: call.toolName, arguments: call.input, finish: answer.finishReason, text: answer.text };
+  },
+  async agent() {
+    const add = tool({ description: "Add two numbers.", inputSchema: jsonSchema(ADD), execute: ({ a, b }) => a + b });
+    const answer = await generateText({ ...asked, model: provider("tools"), prompt: SUM, tools: { add }, stopWhen: stepCountIs(3) });
+    return { called: answer.steps.flatMap((step) => step.toolCalls.map((call) => call.input)), text: answer.text };
   },
   async structured() {
     const output = Output.object({ schema: Sale });

@@ -23,7 +23,7 @@ const calls = {
   async tools() {
     const tools = [{ type: "function", function: { name: "add", description: "Add two numbers.", parameters: ADD } }];
     const answer = await client.chat.completions.create({
-      model: "demo", messages: user(SUM), tools, tool_choice: "required", max_tokens: 100,
+      ...asked, model: "tools", messages: user(SUM), tools, tool_choice: "required", max_tokens: 100,
     });
     const call = answer.choices[0].message.tool_calls[0].function;
     return { name: call.name, arguments: JSON.parse(call.arguments), finish: answer.choices[0].finish_reason };
