@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.folder import FOLDED_SCALES
-from loraplex.engine.model.layer_inputs import INPUTS, linears_of
+from loraplex.engine.model.layer_inputs import place_of
 from loraplex.quant.weights.rounding import IntegerGrid, round_to_integers
 
 from .checkpoints import Dimensions, base_checkpoint
@@ -78,8 +78,6 @@ def _tensors(source: Path, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tens
 
 
 def _scales(config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:
-    shapes = config.linear_shapes()
-    for layer in range(config.num_layers):
-        for place in INPUTS:
-            inputs, _ = shapes[linears_of(place)[0].rpartition(".")[2]]
-            yield f"layers.{layer}.{place}", torch.full((inputs,), 2.0)
+    for number, layer in enumerate(config.spec.layers):
+        for group in layer.linear_groups():
+            yield f"layers.{number}.{place_of(group)}", torch.full((group[0].inputs,), 2.0)

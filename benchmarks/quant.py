@@ -107,7 +107,7 @@ def _bytes_row(name: str, engine: MeasuredEngine, dimensions: Dimensions) -> Row
 def _arithmetic(name: str, dimensions: Dimensions) -> float:
     """Bytes that the format says: codes, 16-bit scales and packed zero points; embedding and head as they are kept."""
     config = ModelConfig.from_folder(base_checkpoint(dimensions))
-    linears = config.num_layers * sum(inputs * outputs for inputs, outputs in config.linear_shapes().values())
+    linears = sum(linear.inputs * linear.outputs for layer in config.spec.layers for linear in layer.linears())
     embedding = config.vocab_size * config.hidden_size
     four_bits = 0.5 + 2.5 / 128
     a_weight = {"bf16": 2.0, "fp16": 2.0, "int4": four_bits, "awq": four_bits, "int8": 1.0, "fp8": 1.0}[

@@ -44,7 +44,7 @@ def is_enough(memory: int, run: Callable[[], object]) -> bool:
 
 def layer_bytes(base: str) -> int:
     """Of a layer's linears in two bytes each."""
-    return sum(2 * inputs * outputs for inputs, outputs in ModelConfig.from_folder(base).linear_shapes().values())
+    return sum(2 * linear.inputs * linear.outputs for linear in ModelConfig.from_folder(base).spec.layers[0].linears())
 
 
 def _writable() -> int:

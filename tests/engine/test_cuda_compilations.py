@@ -70,9 +70,10 @@ def open_runner(
     model, base = ModelConfig.from_folder(folder), base_signature(folder)
     decoder = make_loader(model, Checkpoint(folder), choose_device(config, model)).load(LENGTH)
     pool = AdapterPool(base, memory=1 << 16, slots=3, dtype=torch.bfloat16, device=CPU)
-    scales = torch.ones(2, 2, model.num_kv_heads) if static else None
+    heads = model.attention
+    scales = torch.ones(2, 2, heads.num_kv_heads) if static else None
     shape = alike(
-        (model.num_heads, model.num_kv_heads), model.head_dim, [None, 16], num_blocks=2, cache_dtype=kv_dtype,
+        (heads.num_heads, heads.num_kv_heads), heads.head_dim, [None, 16], num_blocks=2, cache_dtype=kv_dtype,
         static_scales=scales,
     )  # fmt: skip
     cache = CudaAttention(shape, max_tokens=TOKENS, device=CPU)

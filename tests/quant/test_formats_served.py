@@ -41,7 +41,7 @@ def test_logits_of_a_prompt_and_of_tokens_after_it(
     monkeypatch.setattr(coded, "choose_kernel", lambda *form: kernel)
     decoder = load(quantized)
     for layer in decoder.layers:
-        for linear in (layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down):
+        for linear in layer.linears():
             assert isinstance(linear.method, CodedLinear) and linear.method.packed().facts["kernel"] == kernel.name
     assert error(served(quantized, decoder), expected(floats)) < TOLERANCE
 

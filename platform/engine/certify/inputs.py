@@ -1,7 +1,8 @@
 """What a CertifyJob names, read and checked before anything is computed."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ from .merged import MergedAdapter
 
 MAY_DIFFER: Final = frozenset(
     {
-        *("dtype", "quantization", "folded_digest", "tie_word_embeddings", "max_position_embeddings"),
+        *("dtype", "quantization", "folded_digest", "is_tied", "max_position_embeddings"),
         *("eos_token_ids", "bos_token_id"),
     }
 )
@@ -47,18 +48,37 @@ def open_reference(job: CertifyJob, served: ModelConfig) -> ReferenceFiles:
             f"the reference {folder} is quantized itself ({config.quantization.words}); give the model that it was "
             "made from"
         )
-    differing = [name for name in (field.name for field in fields(ModelConfig)) if name not in MAY_DIFFER]
-    differing = [name for name in differing if getattr(config, name) != getattr(served, name)]
+    differing = list(_differences(config, served))
     if differing:
-        first = differing[0]
-        more = f", and so are {', '.join(differing[1:])}" if len(differing) > 1 else ""
+        first, own, other = differing[0]
+        more = f", and so are {', '.join(name for name, _, _ in differing[1:])}" if len(differing) > 1 else ""
         raise ValueError(
             f"the reference {folder} is not the model that {job.engine.model} was made from: {first} is "
-            f"{getattr(config, first)!r} instead of {getattr(served, first)!r}{more}"
+            f"{own!r} instead of {other!r}{more}"
         )
-    checkpoint = Checkpoint(folder)
+    checkpoint = Checkpoint(folder, config.spec)
     checkpoint.verify(config)
     return ReferenceFiles(folder, config, checkpoint, base_signature(folder))
+
+
+def _differences(own: object, other: object, path: str = "") -> Iterator[tuple[str, object, object]]:
+    """(name, own, other) of each part of two descriptions that decides what is computed. Of layers, the first alone."""
+    if own == other:
+        return
+    if isinstance(own, tuple) and isinstance(other, tuple) and own and is_dataclass(own[0]):
+        pairs = enumerate(zip(own, other, strict=False))
+        place = next((place for place, (one, two) in pairs if one != two), None)
+        if place is not None:
+            yield from _differences(own[place], other[place], f"{path}[{place}]")
+        if len(own) != len(other):
+            yield f"the number of {path}", len(own), len(other)
+    elif is_dataclass(own) and type(own) is type(other):
+        for part in (part.name for part in fields(own) if part.name not in MAY_DIFFER):
+            yield from _differences(
+                getattr(own, part), getattr(other, part), f"{path}.{part}".removeprefix(".").removeprefix("spec.")
+            )
+    else:
+        yield path, own, other
 
 
 @dataclass(frozen=True, slots=True)

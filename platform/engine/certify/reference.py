@@ -9,19 +9,18 @@ from functools import partial
 from typing import Final
 
 import torch
-import torch.nn.functional as F
 
 from ..model.config import ModelConfig
-from ..model.expected import EMBEDDING, HEAD
 from ..model.loader import Checkpoint
-from ..model.rope import rope_tables
+from ..quantize.ends import End, embed_tokens
 from ..quantize.float_layers import stored_layer
-from ..quantize.forward import LayerForward, LayerTensors, plain_linear, rms_norm
+from ..quantize.forward import LayerTensors, layer_forward, plain_linear
 from .merged import MergedAdapter
 from .prompts import Prompt
 
 HEAD_ROWS: Final = 16384
 """Of the vocabulary at a time: a head in float32 can be larger than a layer."""
+CPU: Final = torch.device("cpu")
 
 
 class Reference:
@@ -32,14 +31,15 @@ class Reference:
     ) -> None:
         self._config, self._checkpoint, self._adapter = config, checkpoint, adapter
         self._starts = [prompt.start for prompt in prompts]
-        self._tables = rope_tables(config.rope, config.head_dim, max(len(prompt.token_ids) for prompt in prompts))
-        embedding = adapter.embedding(checkpoint.tensor(f"{EMBEDDING}.weight"))
-        self._hidden = [F.embedding(torch.tensor([prompt.token_ids]), embedding).float() for prompt in prompts]
+        self._longest = max(len(prompt.token_ids) for prompt in prompts)
+        embedding = adapter.embedding(checkpoint.tensor(f"{config.spec.embedding.path}.weight"))
+        embed = partial(embed_tokens, config.spec, checkpoint, embedding)
+        self._hidden = [embed(torch.tensor([prompt.token_ids])) for prompt in prompts]
 
     def advance(self, layer: int) -> None:
         """All prompts through the next layer."""
         base = {name: tensor.float() for name, tensor in stored_layer(self._checkpoint, layer).items()}
-        adapted, forward = self._adapted(layer, base), LayerForward(self._config, layer, self._tables)
+        adapted, forward = self._adapted(layer, base), layer_forward(self._config.spec.layers[layer], self._longest)
         for number, (hidden, start) in enumerate(zip(self._hidden, self._starts, strict=True)):
             split = replace(forward, linear=partial(_linear_from, start, base)) if start else forward
             self._hidden[number] = split.apply(adapted, hidden)
@@ -52,17 +52,22 @@ class Reference:
         return hidden, torch.cat([torch.arange(hidden.shape[1] - 1) >= start for start, hidden in places])
 
     def head(self) -> "ReferenceHead":
-        norm = self._adapter.norm(0, "norm", self._checkpoint.tensor("model.norm.weight").float())
-        name = next(name for name in (f"{HEAD}.weight", f"{EMBEDDING}.weight") if name in self._checkpoint)
-        head = self._checkpoint.tensor(name)
-        return ReferenceHead(norm, self._config.rms_norm_eps, head, *self._adapter.head(head))
+        spec = self._config.spec
+        end = End.read(spec, self._checkpoint, CPU)
+        if spec.norm is not None:
+            weight = f"{spec.norm.path}.weight"
+            end.norm[weight] = self._adapter.norm(0, spec.norm.kind, end.norm[weight])
+        names = (f"{spec.head.path}.weight", f"{spec.embedding.path}.weight")
+        head = self._checkpoint.tensor(next(name for name in names if name in self._checkpoint))
+        return ReferenceHead(end, head, *self._adapter.head(head))
 
     def _adapted(self, layer: int, base: LayerTensors) -> dict[str, torch.Tensor]:
         """The layer's tensors with the adapter in them."""
         tensors = dict(base)
+        norms = {norm.path for norm in self._config.spec.layers[layer].norms()}
         for name in [name.removesuffix(".weight") for name in base if name.endswith(".weight")]:
             kind, weight, bias = name.rpartition(".")[2], base[f"{name}.weight"], base.get(f"{name}.bias")
-            if kind.endswith("norm"):
+            if name in norms:
                 tensors[f"{name}.weight"] = self._adapter.norm(layer, kind, weight)
                 continue
             weight, bias = self._adapter.linear(layer, kind, weight, bias)
@@ -75,24 +80,23 @@ class ReferenceHead:
 
     def __init__(
         self,
-        norm: torch.Tensor,
-        eps: float,
+        end: End,
         base: torch.Tensor,
         adapted: torch.Tensor,
         bias: torch.Tensor | None,
     ) -> None:
-        """norm [C] float32; heads [V, C] in any float dtype, the same object where no adapter changes it; bias [V] of
+        """heads [V, C] in any float dtype, the same object where no adapter changes it; bias [V] of
         the adapted one, float32."""
-        self._norm, self._eps, self._base, self._adapted, self._bias = norm, eps, base, adapted, bias
+        self._end, self._base, self._adapted, self._bias = end, base, adapted, bias
 
     def logits(self, hidden: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
         """hidden [R, C] float32 -> [R, V] float32; `active` [R] bool: where the adapter acts."""
-        x = rms_norm(self._norm, hidden, self._eps)
+        x = self._end.rows(hidden)
         logits = _multiply(x, self._adapted)
         logits = logits if self._bias is None else logits + self._bias
         if self._adapted is self._base or bool(active.all()):
-            return logits
-        return torch.where(active[:, None], logits, _multiply(x, self._base))
+            return self._end.logits(logits)
+        return self._end.logits(torch.where(active[:, None], logits, _multiply(x, self._base)))
 
 
 def _linear_from(start: int, before: LayerTensors, tensors: LayerTensors, name: str, x: torch.Tensor) -> torch.Tensor:

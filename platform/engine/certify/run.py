@@ -114,7 +114,7 @@ def _open_served(engine: EngineConfig, config: ModelConfig, fingerprint: str, re
         folder = awq_checkpoint(folder, config, weights_cache, lambda words, seconds: report(0.0, words))
         config = ModelConfig.from_folder(folder)
         device = choose_device(engine, config)
-    scales = choose_scales(engine, config, cache_dtype, Checkpoint(folder), fingerprint)
+    scales = choose_scales(engine, config, cache_dtype, Checkpoint(folder, config.spec), fingerprint)
     return _Served(weights_cache, folder, device, cache_dtype, scales)
 
 

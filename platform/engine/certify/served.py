@@ -26,7 +26,6 @@ from ..model.base_modules import DecoderModules
 from ..model.config import ModelConfig
 from ..model.layers import DecoderLayer
 from ..model.loader import Checkpoint
-from ..model.rope import rope_tables
 from ..startup.build import make_loader
 from ..startup.kv_cache_size import blocks_of
 from ..startup.loaded import cache_shape
@@ -44,14 +43,13 @@ class ServedModel:
     def __init__(self, folder: Path, device: Device, longest: int) -> None:
         """`longest`: tokens of a prompt. ValueError when the files do not fit their configuration."""
         self.config, self.device = ModelConfig.from_folder(folder), device
-        self._checkpoint = Checkpoint(folder)
+        self._checkpoint = Checkpoint(folder, self.config.spec)
         self._loader = make_loader(self.config, self._checkpoint, device)
-        cos, sin = rope_tables(self.config.rope, self.config.head_dim, longest)
-        self._tables = cos.to(device.device), sin.to(device.device)
+        self._longest = longest
         self.ends = self._loader.load_ends()
 
     def layer(self, layer: int) -> DecoderLayer:
-        return self._loader.load_layer(layer, self._tables)
+        return self._loader.load_layer(layer, self._longest)
 
     def modules(self, *layers: int) -> DecoderModules:
         """What adapters say things relative to, of these layers."""

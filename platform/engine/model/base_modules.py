@@ -9,8 +9,7 @@ from loraplex.lora.residency.pages import DTYPE_NAMES
 
 from .config import ModelConfig
 from .decoder import Decoder
-from .expected import EMBEDDING as EMBEDDING_NAME
-from .layers import Norm
+from .layers import Attention
 from .linear import LoraLinear
 from .loader import Checkpoint
 
@@ -22,40 +21,37 @@ class DecoderModules:
         self._decoder = decoder
         self._checkpoint = checkpoint
         self._config = config
-        self._layers = {layer.attention.layer: layer for layer in decoder.layers}
         self._linears: dict[tuple[int, str], tuple[LoraLinear, slice]] = {}
+        self._norms: dict[tuple[int, str], torch.Tensor] = {}
+        if decoder.norm is not None:
+            self._norms[0, decoder.norm.kind] = decoder.norm.weight
         for layer in decoder.layers:
-            for linear in (layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down):
+            for linear in layer.linears():
                 self._add(linear)
+            self._norms |= {(layer.index, norm.kind): norm.weight for norm in layer.norms()}
+            if isinstance(layer.mixer, Attention):
+                rotary = layer.mixer.rotary
+                heads = (("q_norm", rotary.query_norm), ("k_norm", rotary.key_norm))
+                self._norms |= {(layer.index, kind): norm for kind, norm in heads if norm is not None}
 
     def columns(self, layer: int, kind: str, first: int, last: int) -> torch.Tensor:
         if kind == EMBEDDING:
-            return self._decoder.embedding[first:last].float()
+            return self._decoder.embedding.table[first:last].float()
         if kind == HEAD:
-            return self._decoder.head.columns(first, last)
+            return self._decoder.head.method.columns(first, last)
         linear, part = self._linears[layer, kind]
         return linear.method.columns(first, last)[:, part]
 
     def bias(self, layer: int, kind: str) -> torch.Tensor:
         if kind == EMBEDDING:
-            return torch.zeros(self._decoder.embedding.shape[1], device=self._decoder.embedding.device)
+            return torch.zeros(self._decoder.embedding.table.shape[1], device=self._decoder.embedding.table.device)
         if kind == HEAD:
-            return self._decoder.head.bias()
+            return self._decoder.head.method.bias()
         linear, part = self._linears[layer, kind]
         return linear.method.bias()[part]
 
     def norm(self, layer: int, kind: str) -> torch.Tensor:
-        at = self._layers[layer]
-        norms: dict[str, Norm | torch.Tensor | None] = {
-            "norm": self._decoder.norm,
-            "input_layernorm": at.input_norm,
-            "post_attention_layernorm": at.mlp_norm,
-            "q_norm": at.attention.rotary.query_norm,
-            "k_norm": at.attention.rotary.key_norm,
-        }
-        norm = norms[kind]
-        assert norm is not None
-        return norm.weight.float() if isinstance(norm, Norm) else norm
+        return self._norms[layer, kind].float()
 
     def stored_rows(self, kind: str) -> tuple[Bits, str]:
         """The head as in the checkpoint: what it is served as may be in an order of its own. So the embedding too where
@@ -64,8 +60,10 @@ class DecoderModules:
         return bits_of(rows), DTYPE_NAMES[rows.dtype]
 
     def _embedding(self) -> torch.Tensor:
-        rows = self._decoder.embedding
-        return rows if rows.device.type == "cpu" else self._checkpoint.tensor(f"{EMBEDDING_NAME}.weight")
+        rows = self._decoder.embedding.table
+        return (
+            rows if rows.device.type == "cpu" else self._checkpoint.tensor(f"{self._config.spec.embedding.path}.weight")
+        )
 
     def _head(self) -> torch.Tensor:
         weight = self._checkpoint.head(self._config)

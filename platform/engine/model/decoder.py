@@ -1,6 +1,6 @@
-"""Decoder: one transformer for every supported family; its configuration decides what the layers hold."""
+"""Decoder: one transformer for every supported family; its description decides what the layers hold."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,21 +21,69 @@ Ends = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(slots=True)
+class Embedding:
+    """From token ids to what the first layer takes."""
+
+    table: torch.Tensor
+    """[V, E], in the stored dtype."""
+    dtype: torch.dtype
+    """Of the stream."""
+    scale: float = 1.0
+    positions: torch.Tensor | None = None
+    """[positions, C] in the stream's dtype, added by position."""
+    projection: LinearMethod | None = None
+    """From E to C, where these differ."""
+
+    def apply(self, batch: Batch, operations: Operations) -> torch.Tensor:
+        """[T, C]."""
+        x = operations.embed(batch.token_ids, self.table, self.dtype, batch.lora)
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.projection is not None:
+            x = self.projection.apply(x)
+        return x if self.positions is None else x + self.positions[batch.positions]
+
+
+@dataclass(slots=True)
+class Head:
+    """From the last norm to logits."""
+
+    method: LinearMethod
+    projection: LinearMethod | None = None
+    """From C to E, where these differ."""
+    scale: float = 1.0
+    soft_cap: float | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether logits are the product and nothing else."""
+        return self.projection is None and self.scale == 1.0 and self.soft_cap is None
+
+    def finish(self, logits: torch.Tensor) -> torch.Tensor:
+        """Scaled and capped; what a model does not know stays at minus infinity."""
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.soft_cap is None:
+            return logits
+        capped = torch.tanh(logits / self.soft_cap) * self.soft_cap
+        return torch.where(logits.isneginf(), logits, capped)
+
+
+@dataclass(slots=True)
 class Decoder:
-    embedding: torch.Tensor
-    """[V, C], in the stored dtype."""
+    embedding: Embedding
     layers: list[DecoderLayer]
-    norm: Norm
-    head: LinearMethod
+    norm: Norm | None
+    head: Head
     operations: Operations
-    fused: "FusedDecoder | None" = None
+    fused: "FusedDecoder | None" = field(default=None)
     """All of it as one call, where `fuse` found that it can be; the same results."""
 
     def fuse(self, cache: AttentionBackend) -> None:
         """Compute over `cache` in one call from now on, if everything fits: on a CPU."""
         from .fused import fuse
 
-        self.fused = fuse(self.embedding, self.layers, self.norm, self.head, cache)
+        self.fused = fuse(self, cache)
 
     def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """Logits [R, V] float32 of the batch's sample_rows; writes keys and values of all its tokens to `cache`."""
@@ -58,36 +106,34 @@ class Decoder:
 
     def begin(self, batch: Batch) -> torch.Tensor:
         """What the first layer takes, [T, C]; the residual stream before it is zero."""
-        return self.operations.embed(batch.token_ids, self.embedding, self.norm.weight.dtype, batch.lora)
+        return self.embedding.apply(batch, self.operations)
 
     def end(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What the last layer gave, x and residual [T, C], to logits as those of `forward`. Changes neither."""
         logits, hidden = self._base_logits(x, residual, batch)
-        if batch.lora is None or not len(batch.sample_rows):
-            return logits
-        return self.operations.adapt_logits(logits, hidden, batch.sample_rows, batch.lora)
+        if batch.lora is not None and len(batch.sample_rows):
+            logits = self.operations.adapt_logits(logits, hidden, batch.sample_rows, batch.lora)
+        return self.head.finish(logits)
 
     def _base_logits(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The base's logits and what they are computed of, in which norms are the adapters' already."""
         rows = batch.sample_rows
         if not len(rows):
-            return torch.empty(0, self.embedding.shape[0], device=x.device), x[rows]
+            return torch.empty(0, self.embedding.table.shape[0], device=x.device), x[rows]
         x = self.hidden(x, residual, rows, batch)
-        return self.operations.widen_logits(self.head.apply(x), batch.lora), x
+        if self.head.projection is not None:
+            x = self.head.projection.apply(x)
+        return self.operations.widen_logits(self.head.method.apply(x), batch.lora), x
 
     def hidden(self, x: torch.Tensor, residual: torch.Tensor, rows: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What the last layer gave, x and residual [T, C], after the last norm: [R, C] of the tokens `rows` [R], at
         least one. Changes neither."""
         x, residual = x[rows], residual[rows]
-        x = self.norm.apply_to_sum(x, residual)
-        if batch.lora is not None and "norm" in batch.lora.changed:
-            x = self.operations.replace_norms(x, residual, rows, batch.lora, 0, "norm", self.norm.eps)
-        return x
+        return residual.add_(x) if self.norm is None else self.norm.apply_to_sum(x, residual, batch, 0, rows)
 
     def weight_bytes(self) -> int:
-        linears = [
-            linear.method
-            for layer in self.layers
-            for linear in (layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down)
-        ]
-        return self.embedding.nbytes + self.head.weight_bytes() + sum(linear.weight_bytes() for linear in linears)
+        linears = [linear.method for layer in self.layers for linear in layer.linears()]
+        ends = [self.head.method, self.head.projection, self.embedding.projection]
+        return self.embedding.table.nbytes + sum(
+            method.weight_bytes() for method in (*linears, *ends) if method is not None
+        )

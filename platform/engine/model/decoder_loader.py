@@ -1,6 +1,6 @@
 """DecoderLoader: a Decoder from the tensors of a checkpoint."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,9 +16,10 @@ from loraplex.quant.weights.weights import Weight
 
 from ..attention.backend import Rotary
 from .config import ModelConfig
-from .decoder import Decoder
-from .expected import EMBEDDING, HEAD, layer_linear
-from .layers import Attention, DecoderLayer, Mlp, Norm
+from .decoder import Decoder, Embedding, Head
+from .description.spec import AttentionSpec, FeedForwardSpec, LinearSpec, MixerSpec, NormSpec, RopeConfig
+from .expected import layer_linear, layer_path
+from .layers import Attention, DecoderLayer, FeedForward, Mixer, Norm
 from .linear import LoraLinear
 from .loader import Checkpoint
 from .operations.operations import Operations, cpu_operations
@@ -45,6 +46,8 @@ class DecoderLoader:
     """Of all that is no linear; those know their own."""
     operations: Operations = field(default_factory=cpu_operations)
     folded: FoldedScales = field(init=False)
+    _tables: dict[tuple[str, int], RopeTables] = field(init=False, default_factory=dict)
+    """Layers that turn alike share them."""
 
     def __post_init__(self) -> None:
         self.folded = FoldedScales(self.checkpoint.folder, self.config)
@@ -52,63 +55,129 @@ class DecoderLoader:
     def load(self, max_model_len: int) -> Decoder:
         """ValueError when the tensors do not fit the configuration."""
         decoder = self.load_ends()
-        cos, sin = rope_tables(self.config.rope, self.config.head_dim, max_model_len)
-        tables = cos.to(self.device), sin.to(self.device)
-        decoder.layers = [self.load_layer(layer, tables) for layer in range(self.config.num_layers)]
+        decoder.layers = [self.load_layer(layer, max_model_len) for layer in range(self.config.num_layers)]
         return decoder
 
     def load_ends(self) -> Decoder:
         """All but the layers. ValueError when the tensors, those of the layers too, do not fit the configuration."""
         self.checkpoint.verify(self.config)
-        head = self.linears("head", self._head)  # first: while it is packed, it can take more memory than a layer
-        embedding = self._tensor(f"{EMBEDDING}.weight", copy=True).to(self.device)
-        return Decoder(embedding, layers=[], norm=self._norm("model.norm"), head=head, operations=self.operations)
-
-    def load_layer(self, layer: int, tables: RopeTables) -> DecoderLayer:
-        attention = Attention(
-            layer=layer,
-            qkv=self._linear(layer, "q_proj", "k_proj", "v_proj"),
-            output=self._linear(layer, "o_proj"),
-            rotary=self._rotary(layer, tables),
+        spec = self.config.spec
+        method = self.linears("head", self._head)  # first: while it is packed, it can take more memory than a layer
+        head = Head(method, self._projection(spec.head.projection), spec.head.scale, spec.head.soft_cap)
+        return Decoder(
+            self._embedding(), layers=[], norm=self._norm("", spec.norm), head=head, operations=self.operations
         )
-        gate_up, down = self._linear(layer, "gate_proj", "up_proj"), self._linear(layer, "down_proj")
-        mlp = Mlp(gate_up, down, self.operations)
-        names = (f"model.layers.{layer}.{place}_layernorm" for place in ("input", "post_attention"))
-        input_norm, mlp_norm = (self._norm(name, self.folded.of_norm(layer, name.rpartition(".")[2])) for name in names)
-        return DecoderLayer(input_norm, attention, mlp_norm, mlp)
 
-    def _rotary(self, layer: int, tables: RopeTables) -> Rotary:
-        if not self.config.qk_norm:
-            return Rotary(*tables)
-        names = (f"model.layers.{layer}.self_attn.{part}_norm.weight" for part in "qk")
-        query_norm, key_norm = (self._tensor(name).float().to(self.device) for name in names)
-        return Rotary(*tables, query_norm, key_norm, self.config.rms_norm_eps)
+    def load_layer(self, layer: int, max_model_len: int) -> DecoderLayer:
+        spec, prefix = self.config.spec.layers[layer], layer_path(self.config.spec, layer)
+        mixer = self._mixer(layer, spec.mixer, max_model_len)
+        feed_forward = self._feed_forward(layer, spec.feed_forward)
+        return DecoderLayer(
+            index=layer,
+            mixer=mixer,
+            feed_forward=feed_forward,
+            mixer_norm=self._norm(prefix, spec.mixer_norm, layer),
+            feed_forward_norm=self._norm(prefix, spec.feed_forward_norm, layer),
+            mixer_output_norm=self._norm(prefix, spec.mixer_output_norm),
+            feed_forward_output_norm=self._norm(prefix, spec.feed_forward_output_norm),
+            norms_follow_sum=spec.norms_follow_sum,
+            residual_scale=spec.residual_scale,
+        )
 
-    def _linear(self, layer: int, *kinds: str) -> LoraLinear:
-        method = self.linears(f"{layer}.{kinds[0]}", lambda: self._packed(layer, kinds))
-        return LoraLinear(method, layer, kinds, self.operations)
+    def _mixer(self, layer: int, spec: MixerSpec, max_model_len: int) -> Mixer:
+        assert isinstance(spec, AttentionSpec)
+        return Attention(
+            layer=layer,
+            place=[number for number, _ in self.config.spec.attention_layers()].index(layer),
+            inputs=self._linear(layer, spec.inputs),
+            output=self._linear(layer, (spec.output,)),
+            rotary=self._rotary(layer, spec, max_model_len),
+            sinks=None if spec.sinks is None else self._sinks(layer, spec.sinks),
+        )
 
-    def _packed(self, layer: int, kinds: tuple[str, ...]) -> LinearMethod:
-        linears = [layer_linear(self.config, layer, kind) for kind in kinds]
-        weights = [self._weight(linear) for linear in linears]
+    def _sinks(self, layer: int, path: str) -> torch.Tensor:
+        return self._tensor(layer_path(self.config.spec, layer) + path).float().to(self.device)
+
+    def _feed_forward(self, layer: int, spec: FeedForwardSpec) -> FeedForward:
+        inputs, output = self._linear(layer, spec.inputs), self._linear(layer, (spec.output,))
+        return FeedForward(inputs, output, self.operations, spec.activation, spec.is_gated)
+
+    def _rotary(self, layer: int, spec: AttentionSpec, max_model_len: int) -> Rotary:
+        norms = (spec.query_norm, spec.key_norm)
+        query, key = (self._head_norm(layer, norm) for norm in norms)
+        all_eps = {norm.eps for norm in norms if norm is not None} | {spec.value_norm_eps} - {None}
+        assert len(all_eps) <= 1, "one eps holds for all norms of a layer's heads"
+        cos, sin = (None, None) if spec.rope is None else self._rope_tables(spec.rope, max_model_len)
+        return Rotary(
+            cos,
+            sin,
+            query_norm=query,
+            key_norm=key,
+            eps=next((eps for eps in all_eps if eps is not None), 0.0),
+            interleaved=spec.rope is not None and spec.rope.is_interleaved,
+            value_norm=spec.value_norm_eps is not None,
+        )
+
+    def _head_norm(self, layer: int, spec: NormSpec | None) -> torch.Tensor | None:
+        if spec is None:
+            return None
+        return self._norm_weight(layer_path(self.config.spec, layer), spec).float().to(self.device)
+
+    def _rope_tables(self, rope: RopeConfig, length: int) -> RopeTables:
+        key = repr(rope), length
+        if key not in self._tables:
+            cos, sin = rope_tables(rope, length)
+            self._tables[key] = cos.to(self.device), sin.to(self.device)
+        return self._tables[key]
+
+    def _embedding(self) -> Embedding:
+        spec = self.config.spec.embedding
+        table = self._tensor(f"{spec.path}.weight", copy=True).to(self.device)
+        dtype, positions = self.scheme.compute_dtype, None
+        if spec.positions is not None:
+            rows = self._tensor(f"{spec.positions}.weight")[spec.position_offset :]
+            positions = rows.to(dtype, copy=True).to(self.device)
+        return Embedding(table, dtype, spec.scale, positions, self._projection(spec.projection))
+
+    def _linear(self, layer: int, linears: Sequence[LinearSpec]) -> LoraLinear:
+        method = self.linears(f"{layer}.{linears[0].kind}", lambda: self._packed(layer, linears))
+        return LoraLinear(method, layer, tuple(linear.kind for linear in linears), self.operations)
+
+    def _packed(self, layer: int, specs: Sequence[LinearSpec]) -> LinearMethod:
+        weights = [self._weight(layer_linear(self.config.spec, layer, spec), spec) for spec in specs]
+        kinds = [spec.kind for spec in specs]
         method, scales = self.scheme.create_for(weights), self.folded.of_input(layer, kinds)
         if scales is not None:
             method = ScaledInputLinear(method, scales.to(self.device))
-        for part, (kind, linear) in enumerate(zip(kinds, linears, strict=True)):
-            outputs, bias = self.folded.of_output(layer, kind), self._bias(kind, linear)
+        for part, spec in enumerate(specs):
+            outputs = self.folded.of_output(layer, spec.kind)
+            bias = self._bias(layer_path(self.config.spec, layer) + spec.path, spec.has_bias)
             if outputs is not None:
                 weights[part], bias = scaled_rows(weights[part], outputs), None if bias is None else bias * outputs
             method.load(part, weights[part], bias)
         method.finish()
         return method
 
-    def _weight(self, linear: Linear) -> Weight:
-        name = f"{linear.name}.weight"
-        return self.online.linear(self._stored(name, self.checkpoint.weight(self.config, linear)), name)
+    def _projection(self, spec: LinearSpec | None) -> LinearMethod | None:
+        """At an end of the model: always as it is stored."""
+        if spec is None:
+            return None
+        weight = self._tensor(f"{spec.path}.weight")
+        method = self.scheme.create_for([weight])
+        method.load(0, weight, None)
+        method.finish()
+        return method
 
-    def _bias(self, kind: str, linear: Linear) -> torch.Tensor | None:
-        name = f"{linear.name}.bias"
-        if self.config.has_bias(kind):
+    def _weight(self, linear: Linear, spec: LinearSpec) -> Weight:
+        name = f"{linear.name}.weight"
+        weight = self.checkpoint.weight(self.config, linear)
+        if spec.is_transposed and isinstance(weight, torch.Tensor):
+            weight = weight.T.contiguous()
+        return self.online.linear(self._stored(name, weight), name)
+
+    def _bias(self, path: str, has_bias: bool) -> torch.Tensor | None:
+        name = f"{path}.bias"
+        if has_bias:
             return self._tensor(name)
         if name in self.checkpoint and bool(self.checkpoint.tensor(name).any()):
             raise ValueError(
@@ -117,20 +186,36 @@ class DecoderLoader:
         return None
 
     def _head(self) -> LinearMethod:
-        name = f"{HEAD if self.checkpoint.suffixes(HEAD) else EMBEDDING}.weight"
-        weight = self.online.head_weight(self._stored(name, self.checkpoint.head(self.config)), name)
+        spec = self.config.spec
+        path = spec.head.path if self.checkpoint.suffixes(spec.head.path) else spec.embedding.path
+        weight = self.checkpoint.head(self.config)
+        weight = self.online.head_weight(self._stored(f"{path}.weight", weight), f"{path}.weight")
         method = self.scheme.create_for([weight])
-        method.load(0, weight, None)
+        method.load(0, weight, self._tensor(f"{spec.head.path}.bias") if spec.head.has_bias else None)
         method.finish()
         return method
 
     def _stored(self, name: str, weight: Weight) -> Weight:
         return finite_floats(name, weight, self.stored_dtype) if isinstance(weight, torch.Tensor) else weight
 
-    def _norm(self, name: str, scales: torch.Tensor | None = None) -> Norm:
-        weight = self._tensor(f"{name}.weight").to(self.scheme.compute_dtype, copy=True)
-        weight = weight if scales is None else (weight * scales).to(weight.dtype)
-        return Norm(weight.to(self.device), self.config.rms_norm_eps, self.operations)
+    def _norm(self, prefix: str, spec: NormSpec | None, folded_in: int | None = None) -> Norm | None:
+        """`folded_in`: the layer whose AWQ scales may be in it."""
+        if spec is None:
+            return None
+        scales = None if folded_in is None else self.folded.of_norm(folded_in, spec.kind)
+        parts = [self._norm_weight(prefix, spec)]
+        if spec.is_layer_norm:
+            parts.append(self._tensor(f"{prefix}{spec.path}.bias").to(self.scheme.compute_dtype, copy=True))
+        if scales is not None:
+            parts = [(part * scales).to(part.dtype) for part in parts]
+        weight, *bias = (part.to(self.device) for part in parts)
+        return Norm(spec.kind, weight, spec.eps, self.operations, bias[0] if bias else None)
+
+    def _norm_weight(self, prefix: str, spec: NormSpec) -> torch.Tensor:
+        """What rows are multiplied by."""
+        stored = self._tensor(f"{prefix}{spec.path}.weight")
+        weight = stored.float() + 1 if spec.adds_one else stored
+        return weight.to(self.scheme.compute_dtype, copy=True)
 
     def _tensor(self, name: str, copy: bool = False) -> torch.Tensor:
         return finite_floats(name, self.checkpoint.tensor(name), self.stored_dtype, copy)

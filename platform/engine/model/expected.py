@@ -7,9 +7,8 @@ from loraplex.quant.formats.read import tensor_specs
 from loraplex.quant.formats.specification import FLOATS, IGNORED, Linear, TensorSpec, tensor
 
 from .config import ModelConfig
+from .description.spec import AttentionSpec, LayerSpec, LinearSpec, ModelSpec, NormSpec
 
-EMBEDDING: Final = "model.embed_tokens"
-HEAD: Final = "lm_head"
 SCORE: Final = "score"
 """The head of a model that classifies."""
 CACHE_SCALES: Final = (*(f"{what}_{value}" for what in "qkv" for value in ("scale", "zero_point")), "kv_scale")
@@ -30,24 +29,23 @@ class StoredTensors(Protocol):
 def expected_tensors(config: ModelConfig, stored: StoredTensors) -> dict[str, TensorSpec]:
     """What every tensor of a checkpoint of this configuration must be. ValueError for a quantization that does not
     divide the linears."""
-    hidden = config.hidden_size
-    specs = {
-        f"{EMBEDDING}.weight": tensor(FLOATS, (config.vocab_size, hidden)),
-        "model.norm.weight": tensor(FLOATS, (hidden,)),
-        **_head_tensors(config, stored),
-    }
-    for layer in range(config.num_layers):
-        specs |= _layer_tensors(config, stored, layer)
+    specs = _embedding_tensors(config) | _norm_tensors("", config.spec.norm) | _head_tensors(config, stored)
+    for number, layer in enumerate(config.spec.layers):
+        specs |= _layer_tensors(config, stored, number, layer)
     return specs
 
 
-def layer_linear(config: ModelConfig, layer: int, kind: str) -> Linear:
-    inputs, outputs = config.linear_shapes()[kind]
-    return Linear(f"model.layers.{layer}.{'self_attn' if kind[0] in 'qkvo' else 'mlp'}.{kind}", outputs, inputs)
+def layer_path(spec: ModelSpec, layer: int) -> str:
+    """What the names of the layer's tensors begin with."""
+    return f"{spec.layers_path}.{layer}."
 
 
-def head_linear(config: ModelConfig) -> Linear:
-    return Linear(HEAD, config.vocab_size, config.hidden_size)
+def layer_linear(spec: ModelSpec, layer: int, linear: LinearSpec) -> Linear:
+    return Linear(layer_path(spec, layer) + linear.path, linear.outputs, linear.inputs)
+
+
+def head_linear(spec: ModelSpec) -> Linear:
+    return Linear(spec.head.path, spec.embedding.vocab_size, spec.embedding.size)
 
 
 def layout_of(config: ModelConfig, stored: StoredTensors, name: str) -> Layout | None:
@@ -73,30 +71,64 @@ def linear_tensors(config: ModelConfig, stored: StoredTensors, linear: Linear) -
 def _head_tensors(config: ModelConfig, stored: StoredTensors) -> dict[str, TensorSpec]:
     if config.task == "classify":
         return {f"{SCORE}.weight": tensor(FLOATS, (len(config.labels), config.hidden_size))}
-    if (config.tie_word_embeddings or config.task == "embed") and not stored.suffixes(HEAD):
+    head, projection = config.spec.head, _projection_tensors(config.spec.head.projection)
+    if (head.is_tied or config.task == "embed") and not stored.suffixes(head.path):
+        return projection
+    linear = head_linear(config.spec)
+    specs = linear_tensors(config, stored, linear)
+    if head.has_bias:
+        specs["bias"] = tensor(FLOATS, (linear.out_features,))
+    return projection | {f"{head.path}.{suffix}": spec for suffix, spec in specs.items()}
+
+
+def _embedding_tensors(config: ModelConfig) -> dict[str, TensorSpec]:
+    embedding = config.spec.embedding
+    specs = {f"{embedding.path}.weight": tensor(FLOATS, (embedding.vocab_size, embedding.size))}
+    if embedding.positions is not None:
+        rows = config.max_position_embeddings + embedding.position_offset
+        specs[f"{embedding.positions}.weight"] = tensor(FLOATS, (rows, config.hidden_size))
+    return specs | _projection_tensors(embedding.projection)
+
+
+def _projection_tensors(linear: LinearSpec | None) -> dict[str, TensorSpec]:
+    return {} if linear is None else {f"{linear.path}.weight": tensor(FLOATS, (linear.outputs, linear.inputs))}
+
+
+def _norm_tensors(prefix: str, norm: NormSpec | None) -> dict[str, TensorSpec]:
+    if norm is None:
         return {}
-    specs = linear_tensors(config, stored, head_linear(config))
-    return {f"{HEAD}.{suffix}": spec for suffix, spec in specs.items()}
+    parts = ("weight", "bias") if norm.is_layer_norm else ("weight",)
+    return {f"{prefix}{norm.path}.{part}": tensor(FLOATS, (norm.size,)) for part in parts}
 
 
-def _layer_tensors(config: ModelConfig, stored: StoredTensors, layer: int) -> dict[str, TensorSpec]:
-    prefix = f"model.layers.{layer}."
-    norms = ("input_layernorm", "post_attention_layernorm")
-    specs = {f"{prefix}{norm}.weight": tensor(FLOATS, (config.hidden_size,)) for norm in norms}
-    for kind in config.linear_shapes():
-        linear = layer_linear(config, layer, kind)
-        own = linear_tensors(config, stored, linear) | _bias(config, kind, linear)
-        specs |= {f"{linear.name}.{suffix}": spec for suffix, spec in own.items()}
-    if config.qk_norm:
-        specs |= {f"{prefix}self_attn.{part}_norm.weight": tensor(FLOATS, (config.head_dim,)) for part in "qk"}
-    if config.quantization is not None:
-        specs |= {f"{prefix}self_attn.{scale}": IGNORED for scale in CACHE_SCALES}
+def _layer_tensors(config: ModelConfig, stored: StoredTensors, number: int, layer: LayerSpec) -> dict[str, TensorSpec]:
+    prefix = layer_path(config.spec, number)
+    specs: dict[str, TensorSpec] = {}
+    for norm in layer.norms():
+        specs |= _norm_tensors(prefix, norm)
+    for spec in layer.linears():
+        linear = layer_linear(config.spec, number, spec)
+        own = _linear_tensors(config, stored, linear, spec) | _bias(config, spec)
+        specs |= {f"{linear.name}.{suffix}": found for suffix, found in own.items()}
+    if isinstance(layer.mixer, AttentionSpec):
+        if layer.mixer.sinks is not None:
+            specs[prefix + layer.mixer.sinks] = tensor(FLOATS, (layer.mixer.num_heads,))
+        if config.quantization is not None:
+            parent = layer.mixer.output.path.rpartition(".")[0]
+            specs |= {f"{prefix}{parent}.{scale}": IGNORED for scale in CACHE_SCALES}
     return specs
 
 
-def _bias(config: ModelConfig, kind: str, linear: Linear) -> dict[str, TensorSpec]:
+def _linear_tensors(
+    config: ModelConfig, stored: StoredTensors, linear: Linear, spec: LinearSpec
+) -> dict[str, TensorSpec]:
+    if spec.is_transposed and layout_of(config, stored, linear.name) is None:
+        return {"weight": tensor(FLOATS, (linear.in_features, linear.out_features))}
+    return linear_tensors(config, stored, linear)
+
+
+def _bias(config: ModelConfig, linear: LinearSpec) -> dict[str, TensorSpec]:
     """Some tools write a bias of zeros for every quantized linear."""
-    required = config.has_bias(kind)
-    if not required and config.quantization is None:
+    if not linear.has_bias and config.quantization is None:
         return {}
-    return {"bias": tensor(FLOATS, (linear.out_features,), required=required)}
+    return {"bias": tensor(FLOATS, (linear.outputs,), required=linear.has_bias)}

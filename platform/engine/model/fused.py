@@ -25,9 +25,10 @@ from ..attention.cpu import CpuAttention
 from ..batch import Batch
 from ..kernels.arrays import as_array
 from ..kernels.vector import LANES
+from .decoder import Decoder
 from .kernels import forward as kernels
-from .layers import DecoderLayer, Norm
-from .linear import LoraLinear
+from .layers import Attention, DecoderLayer
+from .linear import GROUPS
 
 Linear = StoredFloatLinear | CodedLinear | ScaledInputLinear
 
@@ -89,20 +90,23 @@ class FusedDecoder:
         return self.rooms
 
 
-def fuse(
-    embedding: torch.Tensor, layers: list[DecoderLayer], norm: Norm, head: LinearMethod, cache: AttentionBackend
-) -> FusedDecoder | None:
-    """None where a decoder needs more than the kernels do: another scheme, another device, odd sizes."""
-    rotary = layers[0].attention.rotary
-    table, methods = as_array(embedding), [head, *(linear.method for layer in layers for linear in _linears(layer))]
-    if not isinstance(cache, CpuAttention) or not all(_fits(layer, rotary, cache) for layer in layers):
+def fuse(decoder: Decoder, cache: AttentionBackend) -> FusedDecoder | None:
+    """None where a decoder needs more than the kernels do: another scheme, another device, odd sizes, or what its
+    family has beyond Llama's layers."""
+    layers, norm, head = decoder.layers, decoder.norm, decoder.head.method
+    if not isinstance(cache, CpuAttention) or norm is None or not _ends_fit(decoder):
         return None
+    first = layers[0].mixer
+    if not isinstance(first, Attention) or not all(_fits(layer, first.rotary, cache) for layer in layers):
+        return None
+    embedding = decoder.embedding.table
+    table, methods = as_array(embedding), [head, *(linear.method for layer in layers for linear in layer.linears())]
     linears = [method for method in methods if _is_known(method)]
     if len(linears) < len(methods):
         return None
-    mlp = layers[0].mlp
+    rotary, feed_forward = first.rotary, layers[0].feed_forward
     assert rotary.cos is not None and rotary.sin is not None
-    hidden, intermediate = mlp.gate_up.method.in_features, mlp.down.method.in_features
+    hidden, intermediate = feed_forward.inputs.method.in_features, feed_forward.output.method.in_features
     norm_size = 0 if rotary.query_norm is None else cache.head_dim
     return FusedDecoder(
         cache=cache,
@@ -150,24 +154,13 @@ def _cut(shapes: list[tuple[int, ...]]) -> list[Any]:
     return [memory[start : start + size].reshape(shape) for start, size, shape in pieces]
 
 
-def _linears(layer: DecoderLayer) -> tuple[LoraLinear, ...]:
-    """In the order of GROUPS."""
-    return layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down
-
-
 def _is_known(method: LinearMethod) -> TypeGuard[Linear]:
     inner = _inner(method)
     return isinstance(inner, StoredFloatLinear) or (isinstance(inner, CodedLinear) and inner.fits_any_linear)
 
 
-def _inner(method: LinearMethod) -> LinearMethod:
-    return method.method if isinstance(method, ScaledInputLinear) else method
-
-
-def _fits(layer: DecoderLayer, rotary: Rotary, cache: CpuAttention) -> bool:
-    """rotary: that of another layer, whose tables must be this one's."""
-    norms: list[Norm] = [layer.input_norm, layer.mlp_norm]
-    attention, own = cache.layers[layer.attention.layer], layer.attention.rotary
+def _attention_fits(mixer: Attention, rotary: Rotary, cache: CpuAttention) -> bool:
+    attention, own = cache.layers[mixer.place], mixer.rotary
     return (
         cache.rotates_in_kernel(own)
         and own.is_plain(cache.head_dim)
@@ -175,19 +168,41 @@ def _fits(layer: DecoderLayer, rotary: Rotary, cache: CpuAttention) -> bool:
         and own.sin is rotary.sin
         and not attention.sinks
         and attention.keys_of is None
-        and all(norm.weight.dtype == torch.float32 for norm in norms)
-        and all(linear.method.in_features % LANES == 0 for linear in _linears(layer))
+    )
+
+
+def _inner(method: LinearMethod) -> LinearMethod:
+    return method.method if isinstance(method, ScaledInputLinear) else method
+
+
+def _ends_fit(decoder: Decoder) -> bool:
+    embedding, norm = decoder.embedding, decoder.norm
+    plain = embedding.scale == 1.0 and embedding.positions is None and embedding.projection is None
+    return plain and decoder.head.is_plain and norm is not None and norm.bias is None
+
+
+def _fits(layer: DecoderLayer, rotary: Rotary, cache: CpuAttention) -> bool:
+    """rotary: that of another layer, whose tables must be this one's."""
+    norms, feed_forward = (layer.mixer_norm, layer.feed_forward_norm), layer.feed_forward
+    return (
+        isinstance(layer.mixer, Attention)
+        and _attention_fits(layer.mixer, rotary, cache)
+        and layer.mixer_output_norm is None
+        and layer.feed_forward_output_norm is None
+        and not layer.norms_follow_sum
+        and layer.residual_scale == 1.0
+        and (feed_forward.activation, feed_forward.is_gated) == ("silu", True)
+        and all(norm is not None and norm.bias is None and norm.weight.dtype == torch.float32 for norm in norms)
+        and [linear.kinds for linear in layer.linears()] == list(GROUPS)
+        and all(linear.method.in_features % LANES == 0 for linear in layer.linears())
     )
 
 
 def _addresses(layer: DecoderLayer) -> list[int]:
-    norms = (
-        layer.input_norm.weight,
-        layer.mlp_norm.weight,
-        layer.attention.rotary.query_norm,
-        layer.attention.rotary.key_norm,
-    )
-    linears = [linear.method for linear in _linears(layer)]
+    assert isinstance(layer.mixer, Attention) and layer.mixer_norm is not None and layer.feed_forward_norm is not None
+    rotary = layer.mixer.rotary
+    norms = (layer.mixer_norm.weight, layer.feed_forward_norm.weight, rotary.query_norm, rotary.key_norm)
+    linears = [linear.method for linear in layer.linears()]
     return [
         *(0 if weight is None else weight.data_ptr() for weight in norms),
         *(number for linear in linears if _is_known(linear) for number in linear.where()),
@@ -196,7 +211,7 @@ def _addresses(layer: DecoderLayer) -> list[int]:
 
 def _firsts(layer: DecoderLayer) -> Any:
     firsts = np.zeros((4, 4), np.int64)
-    for row, linear in zip(firsts, _linears(layer), strict=True):
+    for row, linear in zip(firsts, layer.linears(), strict=True):
         ends = np.cumsum(linear.method.out_features)
         row[1 : len(ends) + 1] = ends
     return firsts

@@ -1,10 +1,12 @@
 """The inputs that a layer's linears read: which linears read each of them, and which norm or linear makes it."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
 
 from .config import ModelConfig
+from .description.spec import LinearSpec
 
 QKV: Final = "self_attn.qkv"
 OUTPUT: Final = "self_attn.o_proj"
@@ -24,8 +26,17 @@ def linears_of(place: str) -> tuple[str, ...]:
     return tuple(f"{place.split('.')[0]}.{kind}" for kind in shared[place])
 
 
+PLACES: Final = {("q_proj", "k_proj", "v_proj"): QKV, ("o_proj",): OUTPUT, ("gate_proj", "up_proj"): GATE_UP}
+"""Linears that read one input -> its name, where it is no linear's."""
+
+
+def place_of(group: Sequence[LinearSpec]) -> str:
+    """The name of the input that these linears read."""
+    return PLACES.get(tuple(linear.kind for linear in group), group[0].path)
+
+
 def made_by(place: str, scales: torch.Tensor, config: ModelConfig) -> torch.Tensor:
     """Scales of inputs [in] as those of the outputs of the linear that makes them: one of each value head's readers."""
     if place != OUTPUT:
         return scales
-    return scales.reshape(config.num_kv_heads, -1, config.head_dim)[:, 0].flatten()
+    return scales.reshape(config.attention.num_kv_heads, -1, config.attention.head_dim)[:, 0].flatten()

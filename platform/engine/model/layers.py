@@ -1,9 +1,10 @@
-"""One layer of the decoder: attention and MLP, each behind a norm and added to the residual stream.
+"""One layer of the decoder: a mixer and a feed-forward, each behind a norm and added to the residual stream.
 
 Shapes: T new tokens, C hidden size.
 """
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
@@ -13,95 +14,178 @@ from loraplex.quant.linears.scheme import Float8Rows
 
 from ..attention.backend import HEAD_NORMS, AttentionBackend, Rotary
 from ..batch import Batch, single_tokens
+from .description.spec import Activation
 from .linear import LoraLinear
 from .operations.operations import Operations
 
 
 @dataclass(slots=True)
 class Norm:
+    kind: str
+    """As adapters call it."""
     weight: torch.Tensor
+    """[C], what the normed rows are multiplied by."""
     eps: float
     operations: Operations
+    bias: torch.Tensor | None = None
+    """[C] of a LayerNorm; None: an RMS norm."""
 
-    def apply_to_sum(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """residual += x, in place; then the RMS norm of the residual [T, C]."""
-        return self.operations.add_rms_norm(x, residual, self.weight, self.eps)
+    def apply(self, x: torch.Tensor, batch: Batch, layer: int) -> torch.Tensor:
+        """The norm of x [T, C] as each token's adapter has it."""
+        return self._owned(self.operations.norm(x, self.weight, self.bias, self.eps), x, None, batch, layer)
+
+    def apply_to_sum(
+        self, x: torch.Tensor, residual: torch.Tensor, batch: Batch, layer: int, rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """residual += x, in place; then the norm of the residual [T, C] as each token's adapter has it. `rows`: which
+        tokens these are; None: all."""
+        return self._owned(self.add_to(x, residual), residual, rows, batch, layer)
+
+    def add_to(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """The base's norm of residual += x."""
+        if self.bias is None:
+            return self.operations.add_rms_norm(x, residual, self.weight, self.eps)
+        return self.operations.norm(residual.add_(x), self.weight, self.bias, self.eps)
+
+    def _owned(
+        self, normed: torch.Tensor, x: torch.Tensor, rows: torch.Tensor | None, batch: Batch, layer: int
+    ) -> torch.Tensor:
+        lora = batch.lora
+        if lora is None or self.kind not in lora.changed:
+            return normed
+        is_layer_norm = self.bias is not None
+        return self.operations.replace_norms(normed, x, rows, lora, layer, self.kind, self.eps, is_layer_norm)
+
+
+class Mixer(Protocol):
+    """What mixes the tokens of a sequence."""
+
+    inputs: LoraLinear
+    """What reads the normed stream first."""
+
+    def apply(self, x: torch.Tensor, cast: Float8Rows | None, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
+        """x [T, C] -> [T, C]. `cast`: x as it was cast for `inputs`."""
+
+    def linears(self) -> tuple[LoraLinear, ...]:
+        """All of them."""
 
 
 @dataclass(slots=True)
 class Attention:
     layer: int
-    qkv: LoraLinear
+    place: int
+    """Among the layers that attend."""
+    inputs: LoraLinear
+    """Queries, keys and values."""
     output: LoraLinear
     rotary: Rotary
+    sinks: torch.Tensor | None = None
+    """[H] float32, where the layer has them."""
 
     def apply(self, x: torch.Tensor, cast: Float8Rows | None, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
-        """x [T, C] -> [T, C]; the new tokens' keys and values go to the cache on the way."""
-        qkv = self.qkv.apply(x, batch, cast)
-        query = cache.rotate_and_write(self.layer, qkv, self.rotary, batch)
+        """The new tokens' keys and values go to the cache on the way."""
+        qkv = self.inputs.apply(x, batch, cast)
+        query = cache.rotate_and_write(self.place, qkv, self.rotary, batch)
         if batch.lora is not None and batch.lora.changed & HEAD_NORMS and not cache.takes_own_norms:
             self._rotate_again(qkv, query, batch, batch.lora, cache)
-        return self.output.apply(cache.attend(self.layer, query, batch).flatten(1), batch)
+        return self.output.apply(cache.attend(self.place, query, batch, self.sinks).flatten(1), batch)
+
+    def linears(self) -> tuple[LoraLinear, ...]:
+        return self.inputs, self.output
 
     def _rotate_again(
         self, qkv: torch.Tensor, query: torch.Tensor, batch: Batch, lora: LoraBatch, cache: AttentionBackend
     ) -> None:
         """For the tokens whose adapters norm queries or keys with weights of their own."""
-        size = query.shape[2]
+        own = (self.rotary.query_norm, self.rotary.key_norm)
+        named = list(zip(("q_norm", "k_norm"), own, strict=True))
         for slot in set(lora.token_slot[:, 0].tolist()):
-            norms = [norm_weight(lora, slot, self.layer, kind, size) for kind in ("q_norm", "k_norm")]
+            norms = [self._own_norm(lora, slot, kind, norm) for kind, norm in named]
             if any(norm is not None for norm in norms):
                 tokens = (lora.token_slot[:, 0] == slot).nonzero()[:, 0]
-                own = (self.rotary.query_norm, self.rotary.key_norm)
                 chosen = [old if new is None else new for old, new in zip(own, norms, strict=True)]
                 rotary = replace(self.rotary, query_norm=chosen[0], key_norm=chosen[1])
                 single = single_tokens(batch, tokens)
-                query[tokens] = cache.rotate_and_write(self.layer, qkv[tokens], rotary, single)
+                query[tokens] = cache.rotate_and_write(self.place, qkv[tokens], rotary, single)
                 if batch.clipped is not None and single.clipped is not None:
-                    batch.clipped[self.layer, tokens] = single.clipped[self.layer]
+                    batch.clipped[self.place, tokens] = single.clipped[self.place]
+
+    def _own_norm(self, lora: LoraBatch, slot: int, kind: str, norm: torch.Tensor | None) -> torch.Tensor | None:
+        return None if norm is None else norm_weight(lora, slot, self.layer, kind, len(norm))
 
 
 @dataclass(slots=True)
-class Mlp:
-    gate_up: LoraLinear
-    down: LoraLinear
+class FeedForward:
+    inputs: LoraLinear
+    """Gate and up, or the one linear before the activation."""
+    output: LoraLinear
     operations: Operations
+    activation: Activation = "silu"
+    is_gated: bool = True
 
     def apply(self, x: torch.Tensor, cast: Float8Rows | None, batch: Batch) -> torch.Tensor:
         """x [T, C] -> [T, C]."""
-        gate_up = self.gate_up.apply(x, batch, cast)
-        if self.down.casts is None:
-            return self.down.apply(self.operations.multiply_gate(gate_up), batch)
-        casts, scale = self.down.casts
-        product, cast = casts.multiply_gate(gate_up, scale)
-        return self.down.apply(product, batch, cast)
+        inner = self.inputs.apply(x, batch, cast)
+        if not self.is_gated:
+            return self.output.apply(self.operations.activate(inner, self.activation), batch)
+        if self.output.casts is None:
+            return self.output.apply(self.operations.multiply_gate(inner, self.activation), batch)
+        casts, scale = self.output.casts
+        product, cast = casts.multiply_gate(inner, self.activation, scale)
+        return self.output.apply(product, batch, cast)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class DecoderLayer:
-    input_norm: Norm
-    attention: Attention
-    mlp_norm: Norm
-    mlp: Mlp
+    index: int
+    mixer: Mixer
+    feed_forward: FeedForward
+    mixer_norm: Norm | None
+    feed_forward_norm: Norm | None
+    mixer_output_norm: Norm | None = None
+    feed_forward_output_norm: Norm | None = None
+    norms_follow_sum: bool = False
+    residual_scale: float = 1.0
 
     def apply(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """x [T, C] is what was computed last and not yet added to the residual stream; so is what is returned."""
-        qkv, gate_up = self.attention.qkv, self.mlp.gate_up
-        x, cast = self._norm(self.input_norm, "input_layernorm", qkv, x, residual, batch)
-        x = self.attention.apply(x, cast, batch, cache)
-        x, cast = self._norm(self.mlp_norm, "post_attention_layernorm", gate_up, x, residual, batch)
-        return self.mlp.apply(x, cast, batch)
+        normed, cast = self._enter(self.mixer_norm, self.mixer.inputs, x, residual, batch)
+        x = self.mixer.apply(normed, cast, batch, cache)
+        x = self._leave(self.mixer_norm, self.mixer_output_norm, x, residual, batch)
+        normed, cast = self._enter(self.feed_forward_norm, self.feed_forward.inputs, x, residual, batch)
+        x = self.feed_forward.apply(normed, cast, batch)
+        return self._leave(self.feed_forward_norm, self.feed_forward_output_norm, x, residual, batch)
 
-    def _norm(
-        self, norm: Norm, kind: str, reader: LoraLinear, x: torch.Tensor, residual: torch.Tensor, batch: Batch
+    def linears(self) -> tuple[LoraLinear, ...]:
+        return *self.mixer.linears(), self.feed_forward.inputs, self.feed_forward.output
+
+    def norms(self) -> list[Norm]:
+        norms = (self.mixer_norm, self.mixer_output_norm, self.feed_forward_norm, self.feed_forward_output_norm)
+        return [norm for norm in norms if norm is not None]
+
+    def _enter(
+        self, norm: Norm | None, reader: LoraLinear, x: torch.Tensor, residual: torch.Tensor, batch: Batch
     ) -> tuple[torch.Tensor, Float8Rows | None]:
-        """Cast for `reader` on the way, unless adapters bring norms of their own: then it casts by itself."""
-        lora = batch.lora
-        if lora is not None and kind in lora.changed:
-            x = norm.apply_to_sum(x, residual)
-            layer = self.attention.layer
-            return norm.operations.replace_norms(x, residual, None, lora, layer, kind, norm.eps), None
-        if reader.casts is None:
-            return norm.apply_to_sum(x, residual), None
+        """What a block reads, with x added to the stream. Cast for `reader` on the way, unless adapters bring norms of
+        their own: then it casts by itself."""
+        if norm is None or self.norms_follow_sum:
+            residual += x
+            return residual, None
+        is_own = batch.lora is not None and norm.kind in batch.lora.changed
+        if reader.casts is None or is_own or norm.bias is not None:
+            return norm.apply_to_sum(x, residual, batch, self.index), None
         casts, scale = reader.casts
         return casts.add_rms_norm(x, residual, norm.weight, norm.eps, scale)
+
+    def _leave(
+        self, norm: Norm | None, output_norm: Norm | None, x: torch.Tensor, residual: torch.Tensor, batch: Batch
+    ) -> torch.Tensor:
+        """What a block gave, as it is to be added to the stream."""
+        if output_norm is not None:
+            x = output_norm.apply(x, batch, self.index)
+        if self.residual_scale != 1.0:
+            x = x * self.residual_scale
+        if norm is not None and self.norms_follow_sum:
+            residual.copy_(norm.apply_to_sum(x, residual, batch, self.index))
+            return torch.zeros_like(x)
+        return x

@@ -11,7 +11,7 @@ from ..batch import Batch
 from .operations.operations import Casts, Operations, cpu_operations
 
 GROUPS: Final = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
-"""Linears of a layer that read the same activation and are one matrix product."""
+"""Linears of Llama's layers that read the same activation and are one matrix product."""
 
 
 @dataclass(slots=True)

@@ -15,14 +15,13 @@ from loraplex.quant.formats.specification import Linear
 from loraplex.quant.weights.weights import Weight
 
 from .config import ModelConfig
-from .expected import EMBEDDING, HEAD, SCORE, expected_tensors, head_linear, layout_of, linear_tensors
+from .description.spec import ModelSpec
+from .expected import SCORE, expected_tensors, head_linear, layout_of, linear_tensors
 
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
 OLD_CONFIGS: Final = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 """Files of quantizing tools, and their methods, from before config.json said it."""
-BODY: Final = "model."
-"""Before the names of all but the head."""
 DERIVED: Final = "rotary_emb.inv_freq"
 """Old checkpoints store this buffer; it follows from the configuration."""
 
@@ -30,20 +29,40 @@ DERIVED: Final = "rotary_emb.inv_freq"
 class Checkpoint:
     """Opened safetensors files. `verify` once, then `tensor` by name; pages of the files are read when touched."""
 
-    def __init__(self, folder: Path) -> None:
-        """ValueError when the folder has no safetensors or one of them is broken."""
+    def __init__(self, folder: Path, spec: ModelSpec | None = None) -> None:
+        """`spec`: how its tensors are called; None: as they are. ValueError when the folder has no safetensors or one
+        of them is broken."""
         self.folder = folder
         self._files: dict[str, tuple[Any, str]] = {}
         """By our name of a tensor: its file, and its name there."""
         for name in _weight_files(folder):
             handle = _open(folder / name)
             self._files |= {stored: (handle, stored) for stored in handle.keys()}  # noqa: SIM118
-        if f"{EMBEDDING}.weight" not in self._files and f"{EMBEDDING.removeprefix(BODY)}.weight" in self._files:
-            self._files = {_with_body(name): place for name, place in self._files.items()}
+        self.left_out: dict[str, int] = {}
+        """What of a larger model is not served -> how many tensors it has."""
+        if spec is not None:
+            self._rename(spec)
         self._suffixes: dict[str, list[str]] = {}
         for name in self._files:
             prefix, _, suffix = name.rpartition(".")
             self._suffixes.setdefault(prefix, []).append(suffix)
+
+    def _rename(self, spec: ModelSpec) -> None:
+        """To the names of the text model, without what else there is."""
+        named: dict[str, tuple[Any, str]] = {}
+        for name, place in self._files.items():
+            if name.endswith((DERIVED, *spec.derived)):
+                continue
+            other = next((what for start, what in spec.left_out.items() if name.startswith(start)), None)
+            if other is None:
+                named[_renamed(name, spec)] = place
+            else:
+                self.left_out[other] = self.left_out.get(other, 0) + 1
+        body, _, embedding = spec.embedding.path.partition(".")
+        if f"{spec.embedding.path}.weight" not in named and f"{embedding}.weight" in named:
+            heads = (spec.head.path, SCORE)  # a model that was saved without a head has no prefix that sets them apart
+            named = {name if name.startswith(heads) else f"{body}.{name}": place for name, place in named.items()}
+        self._files = named
 
     def __iter__(self) -> Iterator[str]:
         """Names of all tensors."""
@@ -82,9 +101,9 @@ class Checkpoint:
 
     def head(self, config: ModelConfig) -> Weight:
         """A tied checkpoint that brings a head all the same is taken at its word, as transformers does."""
-        if self.suffixes(HEAD):
-            return self.weight(config, head_linear(config))
-        return self.tensor(f"{EMBEDDING}.weight")
+        if self.suffixes(config.spec.head.path):
+            return self.weight(config, head_linear(config.spec))
+        return self.tensor(f"{config.spec.embedding.path}.weight")
 
     def score_head(self, config: ModelConfig) -> NDArray[np.float32] | None:
         """[classes, hidden size] of a model that classifies."""
@@ -133,9 +152,9 @@ class Checkpoint:
         )
 
 
-def _with_body(name: str) -> str:
-    """A model that was saved without a head has none of the prefix that sets the two apart."""
-    return name if name.startswith((HEAD, SCORE)) else f"{BODY}{name}"
+def _renamed(name: str, spec: ModelSpec) -> str:
+    start = max((start for start in spec.renamed if name.startswith(start)), key=len, default="")
+    return spec.renamed[start] + name.removeprefix(start) if start else name
 
 
 def _weight_files(folder: Path) -> list[str]:

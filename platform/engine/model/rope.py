@@ -5,63 +5,64 @@ Formulae: RoFormer (arXiv 2104.09864), Llama 3.1's frequency bands, YaRN (arXiv 
 """
 
 import math
+from collections.abc import Mapping
 
 import torch
 
-from .config import RopeConfig
+from .description.spec import RopeConfig
 
 RopeTables = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines [length, head_dim / 2] float32 of positions 0 to length - 1."""
+"""Cosines and sines [length, dims / 2] float32 of positions 0 to length - 1."""
 
 
-def rope_tables(rope: RopeConfig, head_dim: int, length: int) -> RopeTables:
+def rope_tables(rope: RopeConfig, length: int) -> RopeTables:
     """The attention factor, where there is one, is in the tables."""
-    frequencies, factor = inverse_frequencies(rope, head_dim)
+    frequencies, factor = inverse_frequencies(rope)
     angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
     return angles.cos() * factor, angles.sin() * factor
 
 
-def inverse_frequencies(rope: RopeConfig, head_dim: int) -> tuple[torch.Tensor, float]:
-    """Radians per position [head_dim / 2] float32, and the factor on cosines and sines.
+def inverse_frequencies(rope: RopeConfig) -> tuple[torch.Tensor, float]:
+    """Radians per position [dims / 2] float32, and the factor on cosines and sines.
 
     `dynamic` scaling changes nothing up to max_position_embeddings, and no sequence grows past that here.
     """
-    plain = 1.0 / rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+    plain = 1.0 / rope.theta ** (torch.arange(0, rope.dims, 2, dtype=torch.float32) / rope.dims)
     if rope.kind == "linear":
         return plain / rope.parameters["factor"], 1.0
     if rope.kind == "llama3":
         return _llama3(plain, rope.parameters), 1.0
     if rope.kind == "yarn":
-        return _yarn(plain, rope, head_dim), _yarn_attention_factor(rope.parameters)
+        return _yarn(plain, rope), _yarn_attention_factor(rope.parameters)
     return plain, 1.0
 
 
-def _llama3(plain: torch.Tensor, parameters: dict[str, float]) -> torch.Tensor:
+def _llama3(plain: torch.Tensor, parameters: Mapping[str, float]) -> torch.Tensor:
     factor, low, high = (parameters[name] for name in ("factor", "low_freq_factor", "high_freq_factor"))
     turns = parameters["original_max_position_embeddings"] * plain / (2 * math.pi)
     keep = ((turns - low) / (high - low)).clamp(0, 1)
     return plain / factor * (1 - keep) + plain * keep
 
 
-def _yarn(plain: torch.Tensor, rope: RopeConfig, head_dim: int) -> torch.Tensor:
+def _yarn(plain: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
     parameters = rope.parameters
-    first = _dimension_of_turns(parameters.get("beta_fast") or 32, rope, head_dim)
-    last = _dimension_of_turns(parameters.get("beta_slow") or 1, rope, head_dim)
+    first = _dimension_of_turns(parameters.get("beta_fast") or 32, rope)
+    last = _dimension_of_turns(parameters.get("beta_slow") or 1, rope)
     if parameters.get("truncate", 1.0):
         first, last = math.floor(first), math.ceil(last)
-    first, last = max(first, 0), min(last, head_dim - 1)
-    ramp = (torch.arange(head_dim // 2, dtype=torch.float32) - first) / (last - first or 0.001)
+    first, last = max(first, 0), min(last, rope.dims - 1)
+    ramp = (torch.arange(rope.dims // 2, dtype=torch.float32) - first) / (last - first or 0.001)
     scaled = ramp.clamp(0, 1)
     return plain / parameters["factor"] * scaled + plain * (1 - scaled)
 
 
-def _dimension_of_turns(turns: float, rope: RopeConfig, head_dim: int) -> float:
+def _dimension_of_turns(turns: float, rope: RopeConfig) -> float:
     """The dimension whose angle makes `turns` full turns over the original length."""
     original = rope.parameters["original_max_position_embeddings"]
-    return head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+    return rope.dims * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
 
-def _yarn_attention_factor(parameters: dict[str, float]) -> float:
+def _yarn_attention_factor(parameters: Mapping[str, float]) -> float:
     def magnitude(mscale: float) -> float:
         return 0.1 * mscale * math.log(parameters["factor"]) + 1.0 if parameters["factor"] > 1 else 1.0
 

@@ -36,16 +36,17 @@ class FoldedScales:
         if config.folded_digest is not None:
             _require_file(path, config.folded_digest)
         self._scales = _read(path) if path.is_file() else {}
-        for layer in range(config.num_layers if self._scales else 0):
-            for kind, place in READ_BY.items():
-                self._verify(path, f"layers.{layer}.{place}", config.linear_shapes()[kind][0])
+        for number, layer in enumerate(config.spec.layers if self._scales else ()):
+            for group in layer.linear_groups():
+                if group[0].kind in READ_BY:
+                    self._verify(path, f"layers.{number}.{READ_BY[group[0].kind]}", group[0].inputs)
 
     def of_input(self, layer: int, kinds: Sequence[str]) -> torch.Tensor | None:
         """[in], what the input of these linears is to be divided by."""
-        return self._scales.get(f"layers.{layer}.{READ_BY[kinds[0]]}")
+        return self._scales.get(f"layers.{layer}.{READ_BY.get(kinds[0])}")
 
     def of_norm(self, layer: int, norm: str) -> torch.Tensor | None:
-        return self._scales.get(f"layers.{layer}.{MADE_BY_NORM[norm]}")
+        return self._scales.get(f"layers.{layer}.{MADE_BY_NORM.get(norm)}")
 
     def of_output(self, layer: int, kind: str) -> torch.Tensor | None:
         """[out], what this linear's outputs are to be multiplied by."""

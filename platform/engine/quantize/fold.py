@@ -20,7 +20,7 @@ def shared_magnitudes(place: str, magnitudes: torch.Tensor, config: ModelConfig)
     """[in] -> [in]: query heads that read one value head must agree on its scales, so they get its mean."""
     if place != OUTPUT:
         return magnitudes
-    by_value_head = magnitudes.reshape(config.num_kv_heads, -1, config.head_dim)
+    by_value_head = magnitudes.reshape(config.attention.num_kv_heads, -1, config.attention.head_dim)
     return by_value_head.mean(1, keepdim=True).expand_as(by_value_head).flatten()
 
 

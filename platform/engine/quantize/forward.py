@@ -1,19 +1,22 @@
-"""A plain forward of one layer on whole sequences, in the dtype of its tensors: what calibration and perplexity need.
+"""A plain forward of one layer on whole sequences, in the dtype of its tensors: what calibration, perplexity and
+certificates need.
 
-It shares nothing with the served path but the configuration and the rotary tables. Shapes: S sequences, L tokens each,
+It shares nothing with the served path but the description and the rotary tables. Shapes: S sequences, L tokens each,
 C hidden size, D head size.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 import torch.nn.functional as F
 
-from ..model.config import ModelConfig
-from ..model.layer_inputs import DOWN, GATE_UP, OUTPUT, QKV
-from ..model.rope import RopeTables
+from ..model.description.spec import Activation, AttentionSpec, FeedForwardSpec, LayerSpec, LinearSpec, NormSpec
+from ..model.layer_inputs import place_of
+from ..model.rope import RopeTables, rope_tables
 
+CPU: Final = torch.device("cpu")
 LayerTensors = Mapping[str, torch.Tensor]
 """By name within the layer: self_attn.q_proj.weight."""
 
@@ -26,60 +29,154 @@ def plain_linear(tensors: LayerTensors, name: str, x: torch.Tensor) -> torch.Ten
 Linear = Callable[[LayerTensors, str, torch.Tensor], torch.Tensor]
 """What `plain_linear` is: the linear `name` of the layer on x [S, L, in]."""
 Observe = Callable[[str, torch.Tensor], None]
-"""Gets each of INPUTS and what was read there, [S * L, in]."""
+"""Gets the name of each input of the layer's linears and what was read there, [S * L, in]."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerForward:
     """One layer of any supported family."""
 
-    config: ModelConfig
-    layer: int
-    tables: RopeTables
-    """Cosines and sines [at least L, D / 2]."""
+    spec: LayerSpec
+    tables: RopeTables | None
+    """Cosines and sines [at least L, turned dimensions / 2]; None: the layer knows no positions."""
+    device: torch.device = CPU
     linear: Linear = plain_linear
 
     def apply(self, tensors: LayerTensors, x: torch.Tensor, observe: Observe | None = None) -> torch.Tensor:
         """x [S, L, C] -> [S, L, C], the residual stream after this layer."""
-        see = observe or (lambda place, rows: None)
-        x = x + self._attention(tensors, self._norm(tensors["input_layernorm.weight"], x), see)
-        normed = self._norm(tensors["post_attention_layernorm.weight"], x)
-        see(GATE_UP, normed.flatten(0, 1))
-        inner = F.silu(self.linear(tensors, "mlp.gate_proj", normed)) * self.linear(tensors, "mlp.up_proj", normed)
-        see(DOWN, inner.flatten(0, 1))
-        return x + self.linear(tensors, "mlp.down_proj", inner)
+        spec, see = self.spec, observe or (lambda place, rows: None)
+        assert isinstance(spec.mixer, AttentionSpec)
+        read = x if spec.norms_follow_sum else normed(tensors, spec.mixer_norm, x)
+        x = self._add(tensors, x, self._attention(tensors, spec.mixer, read, see), True)
+        read = x if spec.norms_follow_sum else normed(tensors, spec.feed_forward_norm, x)
+        return self._add(tensors, x, self._feed_forward(tensors, spec.feed_forward, read, see), False)
 
-    def _attention(self, tensors: LayerTensors, x: torch.Tensor, see: Observe) -> torch.Tensor:
-        see(QKV, x.flatten(0, 1))
-        query, key, value = (self._heads(self.linear(tensors, f"self_attn.{part}_proj", x)) for part in "qkv")
-        if self.config.qk_norm:
-            query = self._norm(tensors["self_attn.q_norm.weight"], query)
-            key = self._norm(tensors["self_attn.k_norm.weight"], key)
-        query, key = self._rotate(query), self._rotate(key)
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=self._mask(x), enable_gqa=True)
+    def _add(self, tensors: LayerTensors, x: torch.Tensor, given: torch.Tensor, is_mixer: bool) -> torch.Tensor:
+        spec = self.spec
+        x = x + normed(tensors, spec.mixer_output_norm if is_mixer else spec.feed_forward_output_norm, given) * (
+            spec.residual_scale
+        )
+        norm = spec.mixer_norm if is_mixer else spec.feed_forward_norm
+        return normed(tensors, norm, x) if spec.norms_follow_sum else x
+
+    def _group(
+        self, tensors: LayerTensors, group: tuple[LinearSpec, ...], x: torch.Tensor, see: Observe
+    ) -> torch.Tensor:
+        """All linears of a group on x [S, L, in], one after the other."""
+        see(place_of(group), x.flatten(0, 1))
+        return torch.cat([self.linear(tensors, linear.path, x) for linear in group], dim=-1)
+
+    def _feed_forward(
+        self, tensors: LayerTensors, spec: FeedForwardSpec, x: torch.Tensor, see: Observe
+    ) -> torch.Tensor:
+        inner = self._group(tensors, spec.inputs, x, see)
+        if spec.is_gated:
+            gate, up = inner.chunk(2, dim=-1)
+            inner = _activate(gate, spec.activation) * up
+        else:
+            inner = _activate(inner, spec.activation)
+        return self._group(tensors, (spec.output,), inner, see)
+
+    def _attention(self, tensors: LayerTensors, spec: AttentionSpec, x: torch.Tensor, see: Observe) -> torch.Tensor:
+        assert spec.keys_of is None, "keys and values of another layer need that layer"
+        query_size, key_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        qkv, gate = self._group(tensors, spec.inputs, x, see), None
+        if spec.has_output_gate:
+            both = qkv[..., : 2 * query_size].reshape(*qkv.shape[:-1], spec.num_heads, 2, spec.head_dim)
+            gate = both[..., 1, :].flatten(-2)
+            qkv = torch.cat([both[..., 0, :].flatten(-2), qkv[..., 2 * query_size :]], dim=-1)
+        query, key, value = torch.split(qkv, [query_size, key_size, key_size], dim=-1)
+        query = self._rotate(self._heads(_head_normed(tensors, spec.query_norm, query, spec.head_dim), spec.head_dim))
+        key = self._rotate(self._heads(_head_normed(tensors, spec.key_norm, key, spec.head_dim), spec.head_dim))
+        value = self._heads(value, spec.head_dim)
+        if spec.value_norm_eps is not None:
+            value = F.rms_norm(value, (spec.head_dim,), None, spec.value_norm_eps)
+        mixed = _attend(spec, query, key, value, None if spec.sinks is None else tensors[spec.sinks])
         mixed = mixed.transpose(1, 2).flatten(2)
-        see(OUTPUT, mixed.flatten(0, 1))
-        return self.linear(tensors, "self_attn.o_proj", mixed)
+        if gate is not None:
+            mixed = mixed * torch.sigmoid(gate)
+        return self._group(tensors, (spec.output,), mixed, see)
 
-    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+    def _heads(self, x: torch.Tensor, head_dim: int) -> torch.Tensor:
         """[S, L, heads * D] -> [S, heads, L, D]."""
-        return x.reshape(*x.shape[:2], -1, self.config.head_dim).transpose(1, 2)
+        return x.reshape(*x.shape[:2], -1, head_dim).transpose(1, 2)
 
     def _rotate(self, x: torch.Tensor) -> torch.Tensor:
+        """x [S, heads, L, D] at positions 0 to L - 1."""
+        assert isinstance(self.spec.mixer, AttentionSpec)
+        rope = self.spec.mixer.rope
+        if self.tables is None or rope is None:
+            return x
         cosines, sines = (table[: x.shape[2]].to(x) for table in self.tables)
-        first, second = x.chunk(2, dim=-1)
-        return torch.cat([first * cosines - second * sines, second * cosines + first * sines], dim=-1)
-
-    def _mask(self, x: torch.Tensor) -> torch.Tensor:
-        """[L, L], what each token sees: itself and those before, within the sliding window where the layer has one."""
-        positions = torch.arange(x.shape[1], device=x.device)
-        distance = positions[:, None] - positions
-        window = self.config.sliding_windows[self.layer]
-        return (distance >= 0) if window is None else (distance >= 0) & (distance < window)
-
-    def _norm(self, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return rms_norm(weight, x, self.config.rms_norm_eps)
+        turned, rest = x[..., : rope.dims], x[..., rope.dims :]
+        if rope.is_interleaved:
+            first, second = turned[..., 0::2], turned[..., 1::2]
+            pairs = [first * cosines - second * sines, second * cosines + first * sines]
+            return torch.cat([torch.stack(pairs, dim=-1).flatten(-2), rest], dim=-1)
+        first, second = turned.chunk(2, dim=-1)
+        return torch.cat([first * cosines - second * sines, second * cosines + first * sines, rest], dim=-1)
 
 
-def rms_norm(weight: torch.Tensor, x: torch.Tensor, eps: float) -> torch.Tensor:
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+def layer_forward(spec: LayerSpec, length: int, device: torch.device = CPU) -> LayerForward:
+    """For sequences of at most `length` tokens. ValueError for a layer that is not computed here."""
+    mixer = spec.mixer
+    if not isinstance(mixer, AttentionSpec) or mixer.keys_of is not None:
+        raise ValueError("layers with a recurrent state, or with keys and values of other layers, are not supported")
+    if mixer.rope is None:
+        return LayerForward(spec, None, device)
+    cosines, sines = rope_tables(mixer.rope, length)
+    return LayerForward(spec, (cosines.to(device), sines.to(device)), device)
+
+
+def _attend(
+    spec: AttentionSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """query [S, H, L, D], key and value [S, G, L, D] -> [S, H, L, D]."""
+    mask = _mask(spec, query)
+    if spec.soft_cap is None and sinks is None:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True, scale=spec.scale)
+    key, value = (part.repeat_interleave(spec.num_heads // spec.num_kv_heads, dim=1) for part in (key, value))
+    scores = query @ key.transpose(2, 3) * spec.scale
+    if spec.soft_cap is not None:
+        scores = torch.tanh(scores / spec.soft_cap) * spec.soft_cap
+    scores = scores.masked_fill(~mask, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.to(scores)[:, None, None].expand(*scores.shape[:3], 1)], dim=-1)
+    return scores.softmax(-1)[..., : key.shape[2]] @ value
+
+
+def _mask(spec: AttentionSpec, x: torch.Tensor) -> torch.Tensor:
+    """[L, L], what each token sees: itself and those before, within the sliding window where the layer has one."""
+    positions = torch.arange(x.shape[2], device=x.device)
+    distance = positions[:, None] - positions
+    return (distance >= 0) if spec.window is None else (distance >= 0) & (distance < spec.window)
+
+
+def _head_normed(tensors: LayerTensors, norm: NormSpec | None, x: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Over each head of x [..., heads * D], or over all of them where the norm is that wide."""
+    if norm is None or norm.size == x.shape[-1]:
+        return normed(tensors, norm, x)
+    return normed(tensors, norm, x.reshape(*x.shape[:-1], -1, head_dim)).flatten(-2)
+
+
+def normed(tensors: LayerTensors, norm: NormSpec | None, x: torch.Tensor) -> torch.Tensor:
+    """x [..., C] as it is where there is no norm."""
+    if norm is None:
+        return x
+    weight = tensors[f"{norm.path}.weight"]
+    weight = weight + 1 if norm.adds_one else weight
+    if norm.is_layer_norm:
+        return F.layer_norm(x, weight.shape, weight, tensors[f"{norm.path}.bias"], norm.eps)
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.eps) * weight
+
+
+def _activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+    match activation:
+        case "silu":
+            return F.silu(x)
+        case "gelu":
+            return F.gelu(x)
+        case "gelu_tanh":
+            return F.gelu(x, approximate="tanh")
+        case "relu":
+            return F.relu(x)

@@ -21,12 +21,12 @@ from loraplex.quant.weights.rounding import check_group_size
 
 from ..model.config import DTYPES, ModelConfig, read_json
 from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
-from ..model.layer_inputs import DOWN, INPUTS, OUTPUT
+from ..model.layer_inputs import INPUTS, place_of
 from ..model.loader import Checkpoint
-from ..model.rope import rope_tables
 from ..text.tokenizer import Tokenizer
+from .ends import End, embed_tokens
 from .float_layers import OnDemand, layer_prefix, stored_floats, stored_layer, tensor_names
-from .forward import LayerForward, LayerTensors
+from .forward import LayerForward, LayerTensors, layer_forward
 from .layer import LINEARS, Dtypes, QuantizedLayer, Statistics, quantize_layer, round_layer
 from .options import QuantizeOptions
 from .report import LayerError, QuantizationReport
@@ -47,11 +47,23 @@ def open_unquantized(folder: Path) -> tuple[ModelConfig, Checkpoint]:
     if said is not None:
         method = said.get("quant_method", "compressed-tensors") if isinstance(said, dict) else said
         raise ValueError(f"{folder} is quantized already ({method}); give the checkpoint it was made from")
-    config, checkpoint = ModelConfig.from_folder(folder), Checkpoint(folder)
+    config = ModelConfig.from_folder(folder)
+    checkpoint = Checkpoint(folder, config.spec)
     checkpoint.verify(config)
+    _require_llama_shape(config)
     if config.why_silent:
         raise ValueError(f"{folder} cannot be quantized: {config.why_silent}. Set --quantization as it is served")
     return config, checkpoint
+
+
+def _require_llama_shape(config: ModelConfig) -> None:
+    """The recipes know which norm or linear makes each input of Llama's layers."""
+    for layer in config.spec.layers:
+        if [place_of(group) for group in layer.linear_groups()] != list(INPUTS) or layer.mixer_norm is None:
+            raise ValueError(
+                f"{config.architecture} cannot be quantized to a checkpoint here; serve it with --quantization int8, "
+                "fp8 or int4, which quantizes its weights as they are loaded"
+            )
 
 
 def quantize_checkpoint(
@@ -111,11 +123,10 @@ class _Layers:
         self._config, self._checkpoint, self._recipe, self._device = config, checkpoint, recipe, device
         self.facts: dict[str, str] = {}
         """That config.json of what is written must have, once it is."""
-        embedding = stored_floats(checkpoint, EMBEDDING)
-        self._calibration = Stream(sequences.calibration, embedding) if recipe.reads_activations else None
-        self._exact, self._quantized = (Stream(sequences.held_out, embedding) for _ in range(2))
-        cosines, sines = rope_tables(config.rope, config.head_dim, sequences.held_out.shape[1])
-        self._tables = cosines.to(device), sines.to(device)
+        embed = partial(embed_tokens, config.spec, checkpoint, stored_floats(checkpoint, EMBEDDING))
+        self._calibration = Stream(sequences.calibration, embed) if recipe.reads_activations else None
+        self._exact, self._quantized = (Stream(sequences.held_out, embed) for _ in range(2))
+        self._length = sequences.held_out.shape[1]
 
     def write(self, writer: CheckpointWriter, progress: Progress) -> list[LayerError]:
         """Quantize and write every layer. The scales of AWQ, where it folds them, go to a file of their own."""
@@ -134,10 +145,9 @@ class _Layers:
 
     def perplexities(self) -> tuple[float, float]:
         """Before and after, once all layers are written. ValueError where one is no finite number."""
-        norm = self._checkpoint.tensor(NORM).to(self._device, torch.float32)
+        end = End.read(self._config.spec, self._checkpoint, self._device)
         head = self._checkpoint.tensor(HEAD if HEAD in self._checkpoint else EMBEDDING)
-        eps = self._config.rms_norm_eps
-        before, after = self._exact.perplexity(norm, eps, head), self._quantized.perplexity(norm, eps, head)
+        before, after = (stream.perplexity(end, head, self._device) for stream in (self._exact, self._quantized))
         for what, perplexity in (("the checkpoint", before), (f"{self._recipe.scheme} of it", after)):
             if not math.isfinite(perplexity):
                 raise ValueError(
@@ -149,7 +159,7 @@ class _Layers:
     def _layer(self, layer: int) -> tuple[QuantizedLayer, LayerError]:
         """One layer quantized; the streams are behind it afterwards."""
         tensors, stored = self._read(layer)
-        forward = LayerForward(self._config, layer, self._tables)
+        forward = layer_forward(self._config.spec.layers[layer], self._length, self._device)
         nearest = self._nearest_error(forward, tensors, stored)
         statistics = self._observed(forward, tensors)
         try:
@@ -168,12 +178,10 @@ class _Layers:
     def _observed(self, forward: LayerForward, tensors: LayerTensors) -> Statistics:
         if self._calibration is None:
             return {}
-        config, rows = self._config, self._calibration.num_tokens
-        inputs = dict.fromkeys(INPUTS, config.hidden_size)
-        inputs |= {OUTPUT: config.num_heads * config.head_dim, DOWN: config.intermediate_size}
+        rows, with_hessian = self._calibration.num_tokens, self._recipe.scheme == "gptq"
         statistics = {
-            place: InputStatistics(width, rows, with_hessian=self._recipe.scheme == "gptq")
-            for place, width in inputs.items()
+            place_of(group): InputStatistics(group[0].inputs, rows, with_hessian=with_hessian)
+            for group in forward.spec.linear_groups()
         }
         self._calibration.observe(forward, tensors, lambda place, x: statistics[place].add(x))
         return statistics
@@ -217,7 +225,7 @@ def _recipe(options: QuantizeOptions, config: ModelConfig) -> Recipe:
         activation_order=options.activation_order,
     )
     if recipe.group_size is not None:
-        widths = tuple(inputs for inputs, _ in config.linear_shapes().values())
+        widths = tuple(linear.inputs for linear in config.spec.layers[0].linears())
         for inputs in widths:
             check_group_size(recipe.group_size, inputs, widths)
     return recipe

@@ -3,12 +3,13 @@ them. They wait on the CPU, so that a device holds one layer and one batch.
 """
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import torch
-import torch.nn.functional as F
 
-from .forward import LayerForward, LayerTensors, Observe, rms_norm
+from .ends import End
+from .forward import LayerForward, LayerTensors, Observe
 
 BATCH_TOKENS: Final = 512
 HEAD_ROWS: Final = 2048
@@ -18,11 +19,11 @@ HEAD_ROWS: Final = 2048
 class Stream:
     """[S, L, C] float32."""
 
-    def __init__(self, token_ids: torch.Tensor, embedding: torch.Tensor) -> None:
-        """token_ids [S, L]; embedding [V, C] in any float dtype."""
+    def __init__(self, token_ids: torch.Tensor, embed: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """token_ids [S, L]; `embed` makes [S, L, C] of some of them."""
         self._token_ids = token_ids
         batches = torch.split(token_ids, max(1, BATCH_TOKENS // token_ids.shape[1]))
-        self._batches = [F.embedding(batch, embedding).float() for batch in batches]
+        self._batches = [embed(batch) for batch in batches]
 
     @property
     def num_tokens(self) -> int:
@@ -31,39 +32,40 @@ class Stream:
     def observe(self, layer: LayerForward, tensors: LayerTensors, observe: Observe) -> None:
         """Show what the layer's linears read; the stream stays before the layer."""
         for batch in self._batches:
-            layer.apply(tensors, batch.to(_device(layer)), observe)
+            layer.apply(tensors, batch.to(layer.device), observe)
 
     def advance(self, layer: LayerForward, tensors: LayerTensors, observe: Observe | None = None) -> None:
         """Through the layer."""
         for number, batch in enumerate(self._batches):  # so that no more than a batch is there twice
-            self._batches[number] = layer.apply(tensors, batch.to(_device(layer)), observe).cpu()
+            self._batches[number] = layer.apply(tensors, batch.to(layer.device), observe).cpu()
 
     def error(self, layer: LayerForward, tensors: LayerTensors, other: LayerTensors) -> float:
         """|other(x) - layer(x)| / |layer(x) - x| for another form of the layer; the stream stays before it."""
         wrong = norm = 0.0
         for batch in self._batches:
-            x = batch.to(_device(layer))
+            x = batch.to(layer.device)
             right = layer.apply(tensors, x)
             norm += (right - x).square().sum().item()
             wrong += (layer.apply(other, x) - right).square().sum().item()
         return math.sqrt(wrong / norm) if wrong else 0.0
 
-    def perplexity(self, norm: torch.Tensor, eps: float, head: torch.Tensor) -> float:
+    def perplexity(self, end: End, head: torch.Tensor, device: torch.device) -> float:
         """After the last layer: exp of the mean negative log-likelihood of each sequence's tokens but its first.
 
-        norm [C] float32, on the device to compute on; head [V, C] in any float dtype.
+        head [V, E] in any float dtype; computed on `device`, where `end` is.
         """
-        hidden = [rms_norm(norm, batch[:, :-1].flatten(0, 1).to(norm.device), eps) for batch in self._batches]
-        totals = [torch.full((len(rows),), -math.inf, device=norm.device) for rows in hidden]
+        hidden = [end.rows(batch[:, :-1].flatten(0, 1).to(device)) for batch in self._batches]
+        totals = [torch.full((len(rows),), -math.inf, device=device) for rows in hidden]
         for first in range(0, len(head), HEAD_ROWS):
-            part = head[first : first + HEAD_ROWS].to(norm).T
+            part = head[first : first + HEAD_ROWS].to(device, torch.float32).T
             totals = [
-                torch.logaddexp(total, (rows @ part).logsumexp(-1)) for total, rows in zip(totals, hidden, strict=True)
+                torch.logaddexp(total, end.logits(rows @ part).logsumexp(-1))
+                for total, rows in zip(totals, hidden, strict=True)
             ]
         targets = torch.split(self._token_ids[:, 1:].flatten(), [len(rows) for rows in hidden])
-        wanted = [(rows * head[own].to(rows)).sum(-1) for rows, own in zip(hidden, targets, strict=True)]
+        wanted = [end.logits((rows * head[own].to(rows)).sum(-1)) for rows, own in zip(hidden, targets, strict=True)]
         return (torch.cat(totals) - torch.cat(wanted)).mean().exp().item()
 
 
 def _device(layer: LayerForward) -> torch.device:
-    return layer.tables[0].device
+    return layer.device

@@ -76,7 +76,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         model = ModelConfig.from_folder(folder)
         device = choose_device(config, model)
     with stages.timed("weights loaded") as stage:
-        checkpoint, judge = Checkpoint(folder), read_judge(Path(config.model), model.vocab_size)
+        checkpoint, judge = Checkpoint(folder, model.spec), read_judge(Path(config.model), model.vocab_size)
         scales = choose_scales(config, model, cache_dtype, checkpoint, base.fingerprint)
         loader = make_loader(model, checkpoint, device)
         decoder, stage.words = builder.load(loader, max_model_len, weights_cache)

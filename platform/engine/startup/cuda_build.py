@@ -120,7 +120,7 @@ def build_cuda_runner(
     max_model_len: int,
 ) -> CudaRunner:  # fmt: skip
     """Nothing is compiled or captured yet. ValueError for a vocabulary that the sampler does not take."""
-    table, vocab_size = adapters.table, len(decoder.embedding)
+    table, vocab_size = adapters.table, len(decoder.embedding.table)
     if vocab_size > MOST_TOKENS:
         raise ValueError(f"the vocabulary has {vocab_size} tokens; on CUDA it may have {MOST_TOKENS}: use device cpu")
     device, tokens = table.arena.device, config.most_step_tokens

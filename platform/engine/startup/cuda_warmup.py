@@ -47,7 +47,9 @@ def warm_up_cuda(runner: CudaRunner, config: EngineConfig, max_model_len: int) -
     table = runner.adapters.table
     # As if slot 0 changed all that an adapter may: what is launched for that is compiled, and finds nothing to change.
     for own_logits in (False, True):
-        table.extras[0] = Extras(CHANGED, {}, len(runner.decoder.embedding), has_vectors=True, own_logits=own_logits)
+        table.extras[0] = Extras(
+            CHANGED, {}, len(runner.decoder.embedding.table), has_vectors=True, own_logits=own_logits
+        )
         _run(runner, config, (step for size in {2, most} for step in _prompts(size, config, max_model_len)))
     del table.extras[0]
     runner.cache.copy_blocks([(0, 0)])

@@ -59,16 +59,20 @@ def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype, static_
 
 
 def attention_layers(model: ModelConfig) -> tuple[LayerAttention, ...]:
-    """How each layer of a model attends."""
+    """How each layer that attends does so."""
+    places = {number: place for place, (number, _) in enumerate(model.spec.attention_layers())}
     return tuple(
         LayerAttention(
-            num_heads=model.num_heads,
-            num_kv_heads=model.num_kv_heads,
-            head_dim=model.head_dim,
-            scale=model.head_dim**-0.5,
-            window=window,
+            num_heads=mixer.num_heads,
+            num_kv_heads=mixer.num_kv_heads,
+            head_dim=mixer.head_dim,
+            scale=mixer.scale,
+            window=mixer.window,
+            soft_cap=mixer.soft_cap,
+            sinks=mixer.sinks is not None,
+            keys_of=None if mixer.keys_of is None else places[mixer.keys_of],
         )
-        for window in model.sliding_windows
+        for _, mixer in model.spec.attention_layers()
     )
 
 

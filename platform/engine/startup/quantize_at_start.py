@@ -97,7 +97,7 @@ class _Progress:
 
 def _group_size(config: ModelConfig) -> int:
     """The longest that divides the inputs of every linear."""
-    widths = {inputs for inputs, _ in config.linear_shapes().values()}
+    widths = config.input_widths()
     fitting = [size for size in GROUPS if all(width % size == 0 for width in widths)]
     if not fitting:
         raise ValueError(

@@ -96,7 +96,7 @@ def _calibrated(config: EngineConfig, model: ModelConfig, checkpoint: Checkpoint
     path = Path(config.kv_scales_file)
     file = read_scales_file(path, fingerprint)
     try:
-        scales = read_scales(file.tensors, model.num_layers, model.num_kv_heads)
+        scales = read_scales(file.tensors, model.num_layers, model.attention.num_kv_heads)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if scales is None:
@@ -112,7 +112,7 @@ def _stored(config: EngineConfig, model: ModelConfig, checkpoint: Checkpoint, fi
     suffixes = {suffix for names in NAMES.values() for suffix in names} | {f"{part}_zero_point" for part in NAMES}
     names = [f"{prefix}{suffix}" for prefix in prefixes for suffix in sorted(suffixes)]
     tensors = {name: checkpoint.tensor(name) for name in names if name in checkpoint}
-    scales = read_scales(tensors, model.num_layers, model.num_kv_heads)
+    scales = read_scales(tensors, model.num_layers, model.attention.num_kv_heads)
     if scales is None:
         return None
     if (checkpoint.folder / FOLDED_SCALES).is_file():

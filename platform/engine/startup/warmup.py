@@ -41,7 +41,7 @@ def warm_up(
             batch = _dummy_batch(counts, lengths, block_size)
             batch.lora = _no_adapter(table, sum(counts)) if with_lora else None
             logits = decoder.forward(batch, cache)
-    compile_kernels(table, decoder.norm.weight.dtype)
+    compile_kernels(table, decoder.embedding.dtype)
     for params in (SamplingParams(temperature=0.0), EVERYTHING):
         sampler.sample(logits[:1], [SampleRow(params, 0, 0, [0], [], logprobs=params.logprobs)])
     cache.copy_blocks([(0, 0)])
@@ -50,7 +50,7 @@ def warm_up(
 def _parallel_tokens(decoder: Decoder) -> int:
     """Tokens from which on the norm and the activation use all threads: other code than for few tokens."""
     layer = decoder.layers[0]
-    hidden, intermediate = decoder.embedding.shape[1], layer.mlp.down.method.in_features
+    hidden, intermediate = decoder.embedding.table.shape[1], layer.feed_forward.output.method.in_features
     return max(norm.SERIAL_ELEMENTS // hidden, silu.SERIAL_ELEMENTS // intermediate) + 1
 
 

@@ -138,7 +138,7 @@ def test_awq_and_static_scales_are_certified_as_they_are_served(
     base: Path, dora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, file = ModelConfig.from_folder(base), tmp_path / "kv_scales.safetensors"
-    scale = torch.full((config.num_kv_heads,), 2.0**-9)  # half of what the keys need
+    scale = torch.full((config.attention.num_kv_heads,), 2.0**-9)  # half of what the keys need
     names = [scale_name(layer, part) for layer in range(config.num_layers) for part in "kv"]
     tensors = {name: scale.clone() for name in names}
     write_scales_file(file, ScalesFile(tensors, base_signature(base).fingerprint, "fp8_e4m3", ()))
@@ -169,7 +169,7 @@ def test_a_layer_goes_before_the_next_comes(base: Path, dora: Path, monkeypatch:
     def loading(model: ServedModel, layer: int) -> DecoderLayer:
         assert not [one for one, linear in loaded if one is model and linear() is not None], layer
         made = load(model, layer)
-        loaded.append((model, weakref.ref(made.mlp.down.method)))
+        loaded.append((model, weakref.ref(made.feed_forward.output.method)))
         return made
 
     monkeypatch.setattr(ServedModel, "layer", loading)
@@ -275,7 +275,10 @@ def test_what_cannot_be_certified_is_refused_in_words(base: Path, dora: Path, tm
     for refused, words in (
         (served(job, model=str(tmp_path / "fp8")), "quantized already .*give that one's folder .*--reference"),
         (replace(job, reference=str(tmp_path / "fp8")), "is quantized itself"),
-        (replace(job, reference=str(wider)), "intermediate_size is 128 instead of 96, and so are num_layers"),
+        (
+            replace(job, reference=str(wider)),
+            r"feed_forward.inputs\[0\].outputs is 128 instead of 96, and so are .*the number of layers",
+        ),
         (replace(job, reference=str(other_family)), "architecture is 'LlamaForCausalLM' instead of 'Qwen2ForCausalLM'"),
         (replace(job, reference=str(tmp_path)), "no config.json"),
         (served(job, quantization="int5"), "'int5' is not supported"),

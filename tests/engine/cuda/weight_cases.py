@@ -98,9 +98,9 @@ def test_linears_of_the_base_read_float8_and_adapters_what_was_before_it(
     prompt, drawn = max(prompts, key=len), torch.Generator().manual_seed(5)
     batch = OnCuda(torch.device("cpu")).place(make_batches([Prompt(prompt)], table)[0])
     layer, x = served.layer(0), torch.randn(len(prompt), 32, generator=drawn).bfloat16()
-    qkv, down = layer.attention.qkv, layer.mlp.down
+    qkv, down = layer.mixer.inputs, layer.feed_forward.output
     assert down.casts is not None and down.casts[1] == pytest.approx(scale)
-    normed = layer._norm(layer.input_norm, "input_layernorm", qkv, x, torch.zeros_like(x), batch)
+    normed = layer._enter(layer.mixer_norm, qkv, x, torch.zeros_like(x), batch)
     product = down.casts[0].multiply_gate(2 * torch.randn(len(prompt), 96, generator=drawn).bfloat16(), down.casts[1])
     modules = dict(reference_model(floats, {"own": adapter}).named_modules())
     for linear, (inputs, rows) in ((qkv, normed), (down, product)):

@@ -24,10 +24,16 @@ def changed(**fields: Any) -> dict[str, Any]:
 
 def test_defaults_are_those_of_transformers() -> None:
     config = parse_config(LLAMA, {})
-    assert (config.num_kv_heads, config.head_dim, config.rms_norm_eps, config.dtype) == (4, 16, 1e-6, "float32")
-    assert not (config.qkv_bias or config.output_bias or config.mlp_bias or config.qk_norm)
-    assert config.sliding_windows == (None, None, None)
-    assert (config.rope.kind, config.rope.theta) == ("default", 10_000.0)
+    mixer = config.attention
+    assert (mixer.num_kv_heads, mixer.head_dim, config.dtype) == (4, 16, "float32")
+    assert config.spec.norm is not None and config.spec.norm.eps == 1e-6
+    assert not any(linear.has_bias for layer in config.spec.layers for linear in layer.linears())
+    assert mixer.query_norm is None and windows(config) == (None, None, None)
+    assert mixer.rope is not None and (mixer.rope.kind, mixer.rope.theta) == ("default", 10_000.0)
+
+
+def windows(config: ModelConfig) -> tuple[int | None, ...]:
+    return tuple(mixer.window for _, mixer in config.spec.attention_layers())
 
 
 def test_rope_is_read_in_the_spelling_of_transformers_4_and_5() -> None:
@@ -39,8 +45,9 @@ def test_rope_is_read_in_the_spelling_of_transformers_4_and_5() -> None:
     }
     old = changed(rope_theta=5e5, rope_scaling={"type": "llama3", **numbers})
     new = changed(rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **numbers})
-    assert parse_config(old, {}).rope == parse_config(new, {}).rope
-    assert parse_config(new, {}).rope.parameters["factor"] == 8.0
+    rope = parse_config(new, {}).attention.rope
+    assert rope is not None and parse_config(old, {}).attention.rope == rope
+    assert rope.parameters["factor"] == 8.0
 
 
 def test_generation_config_says_which_tokens_end_a_sequence() -> None:
@@ -50,7 +57,7 @@ def test_generation_config_says_which_tokens_end_a_sequence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "fields", "windows"),
+    ("architecture", "fields", "expected"),
     [
         ("LlamaForCausalLM", {"sliding_window": 8}, (None, None, None)),
         ("MistralForCausalLM", {"sliding_window": 8}, (8, 8, 8)),
@@ -74,8 +81,8 @@ def test_generation_config_says_which_tokens_end_a_sequence() -> None:
         ),
     ],
 )
-def test_sliding_windows_by_family(architecture: str, fields: dict[str, Any], windows: tuple[int | None, ...]) -> None:
-    assert parse_config(changed(architectures=[architecture], **fields), {}).sliding_windows == windows
+def test_sliding_windows_by_family(architecture: str, fields: dict[str, Any], expected: tuple[int | None, ...]) -> None:
+    assert windows(parse_config(changed(architectures=[architecture], **fields), {})) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,7 +106,7 @@ def test_an_unsupported_architecture_is_refused_by_name_with_what_is_supported()
     ("fields", "words"),
     [
         ({"quantization_config": {"quant_method": "hqq"}}, r"not accepted: quant_method 'hqq'\. Accepted: awq"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"hidden_act": "mish"}, "hidden_act 'mish'"),
         ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope scaling 'longrope'"),
         ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "lacks low_freq_factor, high_freq_factor"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),

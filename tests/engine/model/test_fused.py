@@ -10,7 +10,7 @@ import torch
 from loraplex.engine.attention.backend import CacheShape
 from loraplex.engine.attention.cpu import CpuAttention
 from loraplex.engine.batch import Batch
-from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.config import ModelConfig, linear_shapes
 from loraplex.engine.model.decoder import Decoder
 from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
@@ -61,7 +61,7 @@ def load(
 def page_table(folder: Path, dtype: torch.dtype) -> PageTable:
     """Random adapters of ranks 16, 8 and 3 in slots 0, 1 and 2, the first and the last with vectors on some linears."""
     config = ModelConfig.from_folder(folder)
-    shapes, layers = config.linear_shapes(), config.num_layers
+    shapes, layers = linear_shapes(config.spec.layers[0]), config.num_layers
     sizes = {kind: layers * RANKS_PER_PAGE * sum(shapes[kind]) for kind in LINEARS}
     offset, used = torch.zeros(SLOTS, len(KINDS), PAGES, dtype=torch.int64), 0
     for slot in range(SLOTS):
@@ -134,7 +134,7 @@ def compare_steps(
     for fused in (False, True):
         decoder, cache = load(folder, stored, cache=cache_dtype, online=online)
         for layer in decoder.layers if online != NOT_QUANTIZED else []:
-            output = layer.attention.output
+            output = layer.mixer.linears()[1]
             output.method = ScaledInputLinear(output.method, torch.linspace(0.5, 2, output.method.in_features))
         if fused:
             decoder.fuse(cache)

@@ -32,6 +32,6 @@ def _text_bytes(base: str) -> int:
     """Hidden states, what the four inputs of a layer saw of the text, what it makes of a batch of it, and the floats of
     the weights that are compared at a time."""
     config = ModelConfig.from_folder(Path(base))
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, inner = config.hidden_size, config.spec.layers[0].feed_forward.size
     streams, seen, made = 2 * TOKENS * hidden, TOKENS * (3 * hidden + inner), TOKENS * (4 * hidden + 4 * inner)
     return 4 * (streams + seen + made + 8 * CHUNK_WEIGHTS)

@@ -6,9 +6,8 @@ import torch
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.layer_inputs import GATE_UP, INPUTS, OUTPUT
 from loraplex.engine.model.loader import Checkpoint
-from loraplex.engine.model.rope import rope_tables
 from loraplex.engine.quantize.fold import folded, shared_magnitudes, storable_scales
-from loraplex.engine.quantize.forward import LayerForward
+from loraplex.engine.quantize.forward import layer_forward
 from tests.checkpoints import make_checkpoint
 
 
@@ -21,7 +20,7 @@ def test_folding_leaves_the_layer_what_it_was(tmp_path: Path, family: str) -> No
     prefix, generator = "model.layers.1.", torch.Generator().manual_seed(0)
     names = [name for name in checkpoint if name.startswith(prefix)]
     tensors = {name.removeprefix(prefix): checkpoint.tensor(name).double() for name in names}
-    layer = LayerForward(config, 1, rope_tables(config.rope, config.head_dim, 16))
+    layer = layer_forward(config.spec.layers[1], 16)
     x = torch.randn(2, 16, config.hidden_size, generator=generator, dtype=torch.float64)
     inputs: dict[str, torch.Tensor] = {}
     before = layer.apply(tensors, x, inputs.__setitem__)

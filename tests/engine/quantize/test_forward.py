@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,8 @@ import torch
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.layer_inputs import INPUTS
 from loraplex.engine.model.loader import Checkpoint
-from loraplex.engine.model.rope import rope_tables
-from loraplex.engine.quantize.forward import LayerForward
+from loraplex.engine.quantize.ends import End, embed_tokens
+from loraplex.engine.quantize.forward import layer_forward
 from loraplex.engine.quantize.streams import Stream
 from tests.checkpoints import make_checkpoint, reference_model
 
@@ -27,15 +28,16 @@ def test_layers_and_perplexity_are_those_of_transformers(tmp_path: Path, family:
     token_ids = torch.randint(0, 320, (5, 24), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = reference(token_ids, output_hidden_states=True)
-    stream = Stream(token_ids, checkpoint.tensor("model.embed_tokens.weight"))
+    embedding = checkpoint.tensor("model.embed_tokens.weight")
+    stream = Stream(token_ids, partial(embed_tokens, config.spec, checkpoint, embedding))
     seen: list[str] = []
     for number in range(config.num_layers):
-        layer = LayerForward(config, number, rope_tables(config.rope, config.head_dim, 24))
+        layer = layer_forward(config.spec.layers[number], 24)
         prefix = f"model.layers.{number}."
         tensors = {name.removeprefix(prefix): checkpoint.tensor(name) for name in checkpoint if name.startswith(prefix)}
         stream.advance(layer, tensors, lambda place, x: seen.append(place))
-    norm = checkpoint.tensor("model.norm.weight")
+    end, cpu = End.read(config.spec, checkpoint, torch.device("cpu")), torch.device("cpu")
     loss = torch.nn.functional.cross_entropy(expected.logits[:, :-1].flatten(0, 1), token_ids[:, 1:].flatten())
-    found = stream.perplexity(norm, config.rms_norm_eps, checkpoint.tensor("lm_head.weight"))
+    found = stream.perplexity(end, checkpoint.tensor("lm_head.weight"), cpu)
     assert found == pytest.approx(loss.exp().item(), rel=1e-4)
     assert seen == list(INPUTS) * 2

@@ -55,9 +55,9 @@ def entries(cache: Path) -> list[Path]:
 
 
 def linears(decoder: Decoder) -> Iterator[LinearMethod]:
-    yield decoder.head
+    yield decoder.head.method
     for layer in decoder.layers:
-        for linear in (layer.attention.qkv, layer.attention.output, layer.mlp.gate_up, layer.mlp.down):
+        for linear in layer.linears():
             yield linear.method
 
 

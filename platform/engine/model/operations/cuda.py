@@ -4,6 +4,7 @@ of `batch.arrays`, a StepAdapters."""
 from typing import Final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from loraplex.lora.apply.batch import KINDS, LoraBatch
@@ -11,13 +12,16 @@ from loraplex.lora.apply.rounds import adapt_embeddings, adapt_own_logits, add_r
 from loraplex.lora.files.manifest import EMBEDDING, HEAD
 from loraplex.lora.kernels.cuda.own_norm import norm_with_own
 from loraplex.lora.residency.cuda_limits import most_tokens
+from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.linears.scheme import Float8Rows
 
 from ...kernels.cuda.embedding import gather_rows
 from ...kernels.cuda.gate import multiply_gate, multiply_gate_cast
 from ...kernels.cuda.norm import add_rms_norm, add_rms_norm_cast
 from ...kernels.cuda.sampling.layout import MOST_TOKENS
+from ..description.spec import Activation
 from .operations import Casts, Operations
+from .plain import activate, layer_norm
 
 
 def _add_rms_norm_cast(
@@ -27,8 +31,24 @@ def _add_rms_norm_cast(
     return normed, (values, scales)
 
 
-def _multiply_gate_cast(gate_up: Tensor, scale: float | None) -> tuple[Tensor, Float8Rows]:
-    product, values, scales = multiply_gate_cast(gate_up, scale=scale)
+def _norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    if bias is None:
+        return F.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
+    return layer_norm(x, weight, bias, eps)
+
+
+def _multiply_gate(gate_up: Tensor, activation: Activation) -> Tensor:
+    if activation in ("silu", "gelu_tanh"):
+        return multiply_gate(gate_up, activation)
+    gate, up = gate_up.chunk(2, dim=-1)
+    return activate(gate, activation) * up
+
+
+def _multiply_gate_cast(gate_up: Tensor, activation: Activation, scale: float | None) -> tuple[Tensor, Float8Rows]:
+    if activation not in ("silu", "gelu_tanh"):
+        product = _multiply_gate(gate_up, activation)
+        return product, cast_rows(product, scale)
+    product, values, scales = multiply_gate_cast(gate_up, activation, scale)
     return product, (values, scales)
 
 
@@ -40,10 +60,11 @@ def _embed(token_ids: Tensor, table: Tensor, dtype: torch.dtype, lora: LoraBatch
 
 
 def _replace_norms(
-    normed: Tensor, residual: Tensor, tokens: Tensor | None, lora: LoraBatch, layer: int, kind: str, eps: float
-) -> Tensor:
+    normed: Tensor, residual: Tensor, tokens: Tensor | None, lora: LoraBatch, layer: int, kind: str, eps: float,
+    is_layer_norm: bool,
+) -> Tensor:  # fmt: skip
     own = (lora.arrays.slots, lora.table.floats, lora.table.vectors)
-    norm_with_own(normed, residual, tokens, *own, layer, KINDS.index(kind), eps)
+    norm_with_own(normed, residual, tokens, *own, layer, KINDS.index(kind), eps, is_layer_norm)
     return normed
 
 
@@ -72,7 +93,9 @@ OPERATIONS: Final = Operations(
     embed=_embed,
     add_rms_norm=add_rms_norm,
     replace_norms=_replace_norms,
-    multiply_gate=multiply_gate,
+    norm=_norm,
+    multiply_gate=_multiply_gate,
+    activate=activate,
     add_lora=_add_lora,
     widen_logits=_widen_logits,
     adapt_logits=_adapt_logits,

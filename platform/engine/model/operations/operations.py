@@ -12,6 +12,8 @@ from torch import Tensor
 from loraplex.lora.apply.batch import LoraBatch
 from loraplex.quant.linears.scheme import Float8Rows
 
+from ..description.spec import Activation
+
 
 @dataclass(frozen=True, slots=True)
 class Casts:
@@ -21,8 +23,8 @@ class Casts:
 
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float, float | None], tuple[Tensor, Float8Rows]]
     """(x, residual, weight, eps, scale)"""
-    multiply_gate: Callable[[Tensor, float | None], tuple[Tensor, Float8Rows]]
-    """(gate_up, scale)"""
+    multiply_gate: Callable[[Tensor, Activation, float | None], tuple[Tensor, Float8Rows]]
+    """(gate_up, activation, scale)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,16 @@ class Operations:
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], Tensor]
     """(x, residual, weight, eps): residual += x, in place; then the RMS norm of the residual times weight [C], [T, C]
     in x's dtype."""
-    replace_norms: Callable[[Tensor, Tensor, Tensor | None, LoraBatch, int, str, float], Tensor]
-    """(normed, residual, tokens, lora, layer, kind, eps): the norm `kind` of residual [N, C], rows of the tokens
-    `tokens` [N] (None: of all), with the weight that each one's adapter brings, if any; else as in normed [N, C], which
-    may be changed."""
-    multiply_gate: Callable[[Tensor], Tensor]
-    """gate_up [T, 2 I], gate first -> silu(gate) * up [T, I]."""
+    norm: Callable[[Tensor, Tensor, Tensor | None, float], Tensor]
+    """(x, weight, bias, eps): the RMS norm of x [T, C] times weight [C]; with a bias the LayerNorm; in x's dtype."""
+    replace_norms: Callable[[Tensor, Tensor, Tensor | None, LoraBatch, int, str, float, bool], Tensor]
+    """(normed, residual, tokens, lora, layer, kind, eps, is_layer_norm): the norm `kind` of residual [N, C], rows of
+    the tokens `tokens` [N] (None: of all), with the weight (of a LayerNorm with the bias too) that each one's adapter
+    brings, if any; else as in normed [N, C], which may be changed."""
+    multiply_gate: Callable[[Tensor, Activation], Tensor]
+    """(gate_up, activation): gate_up [T, 2 I], gate first -> activation(gate) * up [T, I]."""
+    activate: Callable[[Tensor, Activation], Tensor]
+    """(x, activation) -> activation(x) [T, I]."""
     add_lora: Callable[[Tensor, Tensor, LoraBatch, int, tuple[str, ...]], None]
     """(y, x, batch, layer, kinds): add the adapters' part to y [T, sum of the kinds' out_features], of x [T, in], in
     place."""

@@ -63,7 +63,9 @@ def check_memory(settings: Settings) -> Check:
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     device = choose_device(config, model)
     cache_dtype = choose_cache_dtype(config.kv_cache_dtype, device.stored_dtype)
-    scales = choose_scales(config, model, cache_dtype, Checkpoint(folder), base_signature(folder).fingerprint)
+    scales = choose_scales(
+        config, model, cache_dtype, Checkpoint(folder, model.spec), base_signature(folder).fingerprint
+    )
     if device.is_cuda:
         return _check_gpu_memory(device, config, model, weights, cache_dtype, scales)
     free = free_memory()

@@ -1,0 +1,129 @@
+"""Fields of a config.json, each read and checked in one place. ValueError says what is missing or unsupported."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .spec import Activation, RopeConfig
+
+Raw = Mapping[str, Any]
+
+ACTIVATIONS: Final[Mapping[str, Activation]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+}
+"""transformers' names of what is computed here."""
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""What transformers calls a layer's attention."""
+ROPE_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}
+"""What each supported kind of rope scaling must say. Yarn has options besides."""
+YARN_OPTIONS: Final = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
+
+
+def positive(raw: Raw, name: str, default: int | None = None) -> int:
+    value = raw.get(name)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"config.json must give {name} as a positive integer, got {value!r}")
+    return value
+
+
+def number(raw: Raw, name: str, default: float | None = None) -> float:
+    value = raw.get(name)
+    value = default if value is None else value
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ValueError(f"config.json must give {name} as a number, got {value!r}")
+    return float(value)
+
+
+def flag(raw: Raw, name: str, default: bool = False) -> bool:
+    value = raw.get(name)
+    return default if value is None else bool(value)
+
+
+def activation(raw: Raw, name: str, default: str, supported: tuple[Activation, ...] | None = None) -> Activation:
+    """`supported`: those that the family has; None: all."""
+    said = raw.get(name) or default
+    found = ACTIVATIONS.get(said) if isinstance(said, str) else None
+    if found is None or (supported is not None and found not in supported):
+        words = [name for name, kind in ACTIVATIONS.items() if supported is None or kind in supported]
+        raise ValueError(f"{name} {said!r} is not supported; supported: {', '.join(words)}")
+    return found
+
+
+def heads(raw: Raw) -> tuple[int, int]:
+    """Query heads and KV heads."""
+    num_heads = positive(raw, "num_attention_heads")
+    num_kv_heads = positive(raw, "num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise ValueError(f"num_attention_heads {num_heads} is not a multiple of num_key_value_heads {num_kv_heads}")
+    return num_heads, num_kv_heads
+
+
+def head_size(raw: Raw, default: int | None = None) -> int:
+    """`default`: where nothing is said; None: hidden_size over the number of heads."""
+    shared = positive(raw, "hidden_size") // positive(raw, "num_attention_heads")
+    size = positive(raw, "head_dim", default or shared)
+    if size % 2:
+        raise ValueError(f"head_dim {size} is odd; rotary positions need an even head_dim")
+    return size
+
+
+def layer_types(raw: Raw, supported: tuple[str, ...], default: list[str]) -> list[str]:
+    """What each layer is; `default` where config.json does not say."""
+    num_layers = positive(raw, "num_hidden_layers")
+    types = raw.get("layer_types") or default
+    unknown = sorted({str(kind) for kind in types if kind not in supported})
+    if unknown:
+        raise ValueError(
+            f"layer_types has {', '.join(unknown)}, which is not supported; supported: {', '.join(supported)}"
+        )
+    if len(types) < num_layers:
+        raise ValueError(f"layer_types has {len(types)} entries for {num_layers} layers; it must name each layer's")
+    return list(types[:num_layers])
+
+
+def rope(raw: Raw, head_dim: int, *, said: Raw | None = None, may_be_partial: bool = False) -> RopeConfig:
+    """`said`: rope parameters of a kind of layer; None: those of the model. `may_be_partial`: whether the family turns
+    a part of each head where config.json says so.
+
+    transformers 4 writes `rope_theta` and `rope_scaling`, transformers 5 writes `rope_parameters`; both are read.
+    """
+    said = said if said is not None else raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = said.get("rope_type") or said.get("type") or "default"
+    if kind not in ROPE_PARAMETERS:
+        raise ValueError(f"rope scaling {kind!r} is not supported; supported: {', '.join(ROPE_PARAMETERS)}")
+    original = raw.get("original_max_position_embeddings", raw["max_position_embeddings"])
+    said = {"original_max_position_embeddings": original} | dict(said)
+    missing = [name for name in ROPE_PARAMETERS[kind] if said.get(name) is None]
+    if missing:
+        raise ValueError(f"rope scaling {kind!r} lacks {', '.join(missing)} in config.json")
+    names = ROPE_PARAMETERS[kind] + (YARN_OPTIONS if kind == "yarn" else ())
+    parameters = {name: float(said[name]) for name in names if said.get(name) is not None}
+    theta = number(dict(raw) | dict(said), "rope_theta", 10_000.0)
+    return RopeConfig(kind, theta, parameters, _rotated(raw, said, head_dim, may_be_partial))
+
+
+def _rotated(raw: Raw, said: Raw, head_dim: int, may_be_partial: bool) -> int:
+    """Dimensions of a head that turn."""
+    share = number(dict(raw) | dict(said), "partial_rotary_factor", 1.0)
+    dims = int(head_dim * share)
+    if dims != head_dim and not may_be_partial:
+        raise ValueError("partial_rotary_factor is not supported for this family; the whole head must be rotated")
+    if not 2 <= dims <= head_dim or dims % 2:
+        raise ValueError(
+            f"partial_rotary_factor {share!r} turns {dims} of {head_dim} dimensions; it must be an even number of them"
+        )
+    return dims

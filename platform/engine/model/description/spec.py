@@ -1,0 +1,201 @@
+"""ModelSpec: what a family says of a checkpoint, layer by layer. No torch.
+
+Names are those of the text model with its head (`model.layers.0.self_attn.q_proj`), whatever the checkpoint's files
+call it. Paths of modules in a layer are relative to the layer.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """How positions become angles. `parameters` holds the numbers of the scaling kind, `theta` apart."""
+
+    kind: str
+    """default, linear, dynamic, llama3, yarn or longrope."""
+    theta: float
+    parameters: Mapping[str, float]
+    dims: int
+    """Of each head, from its start; the rest passes through. Even."""
+    is_interleaved: bool = False
+    """Turns neighbours (0, 1), (2, 3), ... instead of the two halves."""
+    factors: tuple[float, ...] = ()
+    """Of longrope: what each frequency is divided by, dims / 2 numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSpec:
+    path: str
+    inputs: int
+    outputs: int
+    has_bias: bool = False
+    is_transposed: bool = False
+    """Stored as [inputs, outputs] (GPT-2's Conv1D)."""
+
+    @property
+    def kind(self) -> str:
+        return self.path.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class NormSpec:
+    path: str
+    size: int
+    eps: float
+    is_layer_norm: bool = False
+    """LayerNorm: centred, with a bias. Otherwise the RMS norm."""
+    adds_one: bool = False
+    """The stored weight counts from 1."""
+
+    @property
+    def kind(self) -> str:
+        return self.path.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    inputs: tuple[LinearSpec, ...]
+    """Queries, keys and values, fused or apart, in this order; queries alone where `keys_of` is given."""
+    output: LinearSpec
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    """Of scores."""
+    rope: RopeConfig | None
+    """None: the layer knows no positions."""
+    window: int | None = None
+    """How many of the latest tokens are seen; None: all."""
+    query_norm: NormSpec | None = None
+    """Over each head, or over all of them where its size says so. `key_norm` alike, both or neither."""
+    key_norm: NormSpec | None = None
+    value_norm_eps: float | None = None
+    """RMS norm without a weight over each value head; None: none."""
+    soft_cap: float | None = None
+    """Scores become cap * tanh(score / cap)."""
+    sinks: str | None = None
+    """Path of a logit for each head that takes part in the softmax and adds nothing."""
+    has_output_gate: bool = False
+    """Each query head is followed by as many numbers whose sigmoid multiplies the attended values."""
+    keys_of: int | None = None
+    """The layer whose keys and values it reads instead of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNetSpec:
+    """Gated delta net: a causal convolution and the delta rule, with a state instead of keys and values."""
+
+    inputs: tuple[LinearSpec, ...]
+    """in_proj_qkv, in_proj_z, in_proj_b, in_proj_a."""
+    output: LinearSpec
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    kernel_size: int
+    """Tokens that the convolution sees."""
+    norm: NormSpec
+    """Gated, over each value head of the result."""
+
+
+MixerSpec = AttentionSpec | DeltaNetSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedForwardSpec:
+    inputs: tuple[LinearSpec, ...]
+    """Gate and up, fused or apart; or the one linear of a plain feed-forward."""
+    output: LinearSpec
+    activation: Activation
+    is_gated: bool
+
+    @property
+    def size(self) -> int:
+        return self.output.inputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpec:
+    """stream += mixer(norm(stream)); stream += feed_forward(norm(stream)), each with what the fields say."""
+
+    mixer: MixerSpec
+    feed_forward: FeedForwardSpec
+    mixer_norm: NormSpec | None
+    """Before the mixer."""
+    feed_forward_norm: NormSpec | None
+    mixer_output_norm: NormSpec | None = None
+    """Over what the mixer gave, before it is added."""
+    feed_forward_output_norm: NormSpec | None = None
+    norms_follow_sum: bool = False
+    """`mixer_norm` and `feed_forward_norm` are over the sum after the block, which they replace (OPT-350m)."""
+    residual_scale: float = 1.0
+    """Of what mixer and feed-forward give."""
+
+    def linear_groups(self) -> tuple[tuple[LinearSpec, ...], ...]:
+        """Linears that read the same activation and are multiplied as one."""
+        return self.mixer.inputs, (self.mixer.output,), self.feed_forward.inputs, (self.feed_forward.output,)
+
+    def linears(self) -> Iterator[LinearSpec]:
+        for group in self.linear_groups():
+            yield from group
+
+    def norms(self) -> Iterator[NormSpec]:
+        """Those with a weight that adapters may bring."""
+        own = (self.mixer.query_norm, self.mixer.key_norm) if isinstance(self.mixer, AttentionSpec) else ()
+        around = (self.mixer_norm, self.mixer_output_norm, self.feed_forward_norm, self.feed_forward_output_norm)
+        yield from (norm for norm in (*around, *own) if norm is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingSpec:
+    path: str
+    vocab_size: int
+    size: int
+    """Of a token's row."""
+    scale: float = 1.0
+    positions: str | None = None
+    """Path of a table of learned positions."""
+    position_offset: int = 0
+    """Rows of that table before the first position."""
+    projection: LinearSpec | None = None
+    """From a token's row to the hidden size, where these differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadSpec:
+    path: str = "lm_head"
+    is_tied: bool
+    """Without a head of its own, the embedding's rows are the head."""
+    has_bias: bool = False
+    projection: LinearSpec | None = None
+    """From the hidden size to a token's row, where these differ."""
+    scale: float = 1.0
+    """Of logits."""
+    soft_cap: float | None = None
+    """Logits become cap * tanh(logit / cap), after the scale."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    hidden_size: int
+    embedding: EmbeddingSpec
+    layers: tuple[LayerSpec, ...]
+    norm: NormSpec | None
+    """The last one; None: there is none."""
+    head: HeadSpec
+    layers_path: str = "model.layers"
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """How tensors' names begin in a checkpoint -> how they begin here; the longest that fits counts."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """How the names of tensors begin that are not served -> what they are, for people."""
+    derived: tuple[str, ...] = ()
+    """How the names of buffers end that old checkpoints store and that follow from the description."""
+
+    def attention_layers(self) -> list[tuple[int, AttentionSpec]]:
+        """The layers that attend, with their numbers."""
+        mixers = enumerate(layer.mixer for layer in self.layers)
+        return [(number, mixer) for number, mixer in mixers if isinstance(mixer, AttentionSpec)]

@@ -1,0 +1,51 @@
+"""find_family: the family of an architecture, among the files of this room."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Final, Literal, NamedTuple
+
+from . import __name__ as ROOM
+from .family import Family
+
+Task = Literal["generate", "classify", "embed"]
+"""What a checkpoint was made for. Embeddings can be made of any."""
+SUFFIXES: Final[Mapping[str, Task]] = {
+    "ForCausalLM": "generate",
+    "ForSequenceClassification": "classify",
+    "Model": "embed",
+}
+"""What follows the family in an architecture's name."""
+
+
+class Found(NamedTuple):
+    family: Family
+    name: str
+    """One of the family's."""
+    task: Task
+    is_part: bool
+    """Whether it is the text part of a larger model."""
+
+
+@lru_cache
+def architectures() -> Mapping[str, Found]:
+    """By the name that config.json has, in the order of the families' files."""
+    found: dict[str, Found] = {}
+    for file in sorted(module.name for module in iter_modules(import_module(ROOM).__path__)):
+        family = getattr(import_module(f"{ROOM}.{file}"), "FAMILY", None)
+        if family is None:
+            continue
+        for suffix, task in SUFFIXES.items():
+            found |= {f"{name}{suffix}": Found(family, name, task, False) for name in family.names}
+        found |= {other: Found(family, name, "generate", False) for other, name in family.other_names.items()}
+        found |= {whole: Found(family, name, "generate", True) for whole, name in family.text_of.items()}
+    return found
+
+
+def find_family(named: list[str]) -> Found:
+    """Of the first of these architectures that is served. ValueError names those that are."""
+    for name in named:
+        if name in architectures():
+            return architectures()[name]
+    raise ValueError(f"the architecture {', '.join(named)} is not supported; supported: {', '.join(architectures())}")
