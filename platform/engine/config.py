@@ -4,6 +4,8 @@ from typing import Final
 
 import msgspec
 
+CPU_TILE: Final = 16
+"""Tokens that a CPU's attention takes together: a vector of float32."""
 ADAPTER_SHARE: Final = 0.1
 """Of a GPU's memory beside the model, for whoever was told no size of adapter memory."""
 
@@ -70,6 +72,12 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     def most_step_tokens(self) -> int:
         """Of any step, with the padding of decodes."""
         return max(self.max_num_batched_tokens, self.max_num_seqs)
+
+
+def check_block_size(block_size: int) -> None:
+    """ValueError for blocks that the kernels of a CPU cannot lay out."""
+    if block_size % CPU_TILE:
+        raise ValueError(f"block_size is {block_size}; on a CPU it must be a multiple of {CPU_TILE}")
 
 
 def check_step(max_num_batched_tokens: int, max_num_seqs: int) -> None:

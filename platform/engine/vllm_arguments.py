@@ -5,10 +5,12 @@ An argument is ours by its own name (a field of EngineConfig) or another one (RE
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from .config import EngineConfig
 from .model.config import ModelConfig
+from .pooling.token_judge import read_judge
 
 OWN: Final = frozenset(EngineConfig.__struct_fields__) - {"model"}
 RENAMED: Final[Mapping[str, str]] = {
@@ -22,6 +24,8 @@ VALUES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Argument -> vLLM's word for a value -> ours."""
 QUANTIZED_AT_LOAD: Final = ("none", "int4", "int8", "fp8", "awq")
+TASKS: Final = ("task", "runner")
+"""Arguments that say what the model is for. Nothing depends on them, but the model must be able to."""
 MOST_LOGPROBS: Final = 20
 """Alternatives that a request may ask for."""
 
@@ -202,6 +206,18 @@ ARGUMENTS: Final[Mapping[str, Argument]] = dict(ROWS)
 def renamed_value(name: str, value: Any) -> Any:
     """A value of one of our arguments, which may be vLLM's word."""
     return VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
+
+
+def check_tasks(asked: Mapping[str, Any], folder: Path, model: ModelConfig) -> None:
+    """`asked`: values of `task` and `runner`, which were accepted. ValueError for a task that the model cannot do."""
+    for name, value in asked.items():
+        if value == "generate" and model.why_silent:
+            raise ValueError(f"{name}={value!r} is not possible: {model.why_silent}")
+        if value == "classify" and not model.labels and read_judge(folder, model.vocab_size) is None:
+            raise ValueError(
+                f"{name}={value!r} is not possible: the model has no classification head. Leave {name} out; adapters "
+                "with a head of their own classify without it"
+            )
 
 
 def agreed_quantization(asked: str | None, model: ModelConfig) -> str:

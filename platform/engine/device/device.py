@@ -11,7 +11,7 @@ from loraplex.quant.schemes.choose import choose_cuda_scheme, choose_scheme
 from loraplex.quant.schemes.selector import SchemeSelector
 from loraplex.quant.weights.online import OnlineQuantization
 
-from ..config import EngineConfig
+from ..config import EngineConfig, check_block_size
 from ..model.config import DTYPES, ModelConfig
 from .computing import Computing
 from .runtime import cpu_runtime, cuda_runtime
@@ -62,6 +62,7 @@ def _cpu(config: EngineConfig, model: ModelConfig, stored: torch.dtype, online: 
         ARITHMETIC,  # compiled for this processor, as all that a CPU computes with
     )
 
+    check_block_size(config.block_size)
     num_threads, sharing = set_threads(config.num_threads)
     device = torch.device("cpu")
     scheme = choose_scheme(device, stored, model.quantization)

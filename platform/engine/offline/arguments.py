@@ -11,7 +11,7 @@ from ..cache_paths import user_cache
 from ..config import ADAPTER_SHARE, EngineConfig
 from ..model.config import ModelConfig
 from ..model.folder import resolve_model_folder
-from ..vllm_arguments import ARGUMENTS, OWN, RENAMED, agreed_quantization, renamed_value
+from ..vllm_arguments import ARGUMENTS, OWN, RENAMED, TASKS, agreed_quantization, check_tasks, renamed_value
 
 UNLIMITED: Final = 1 << 30
 
@@ -26,12 +26,14 @@ class EngineArgs:
         """
         self.model, self.tokenizer = str(model), None if tokenizer is None else str(tokenizer)
         self._settings = _read(settings)
+        self._tasks: dict[str, Any] = {name: settings[name] for name in TASKS if name in settings}
 
     def create_engine_config(self) -> EngineConfig:
         """Finds the model, and downloads it where it is a hub id. ValueError as resolve_model_folder()."""
         folder = resolve_model_folder(self.model)
-        settings = dict(self._settings)
-        settings["quantization"] = agreed_quantization(settings.get("quantization"), ModelConfig.from_folder(folder))
+        settings, model = dict(self._settings), ModelConfig.from_folder(folder)
+        check_tasks(self._tasks, folder, model)
+        settings["quantization"] = agreed_quantization(settings.get("quantization"), model)
         if self.tokenizer not in (None, self.model):
             settings["tokenizer"] = str(resolve_model_folder(str(self.tokenizer)))
         return EngineConfig(model=str(folder), **_defaults(settings) | settings)

@@ -21,7 +21,7 @@ from .lora_request import LoRARequest
 from .outputs import RequestOutput
 from .pooling.collector import PooledCollector
 from .pooling.outputs import PoolingRequestOutput
-from .pooling.params import EMBED, PoolingParams, wanted_pooling
+from .pooling.params import EMBED, PoolingParams, truncating, wanted_pooling
 from .prompts import Adapter, Prompt
 from .requests import RequestMaker
 
@@ -110,12 +110,13 @@ class AsyncLLM:
         lora_request: LoRARequest | None = None,
         adapter: Adapter | None = None,
         priority: int = 0,
+        truncate_prompt_tokens: int | None = None,
     ) -> AsyncGenerator[PoolingRequestOutput, None]:
         """The prompt's vector, once. Without a task in `pooling_params` it is an embedding. Errors as generate()."""
         requests, info = await self._prepared(request_id, lora_request), self._client.info
         assert info is not None, "it has started"
-        pooling = wanted_pooling(pooling_params.task or EMBED, pooling_params, info)
-        most = pooling_params.truncate_prompt_tokens
+        params = truncating(pooling_params, truncate_prompt_tokens)
+        pooling, most = wanted_pooling(params.task or EMBED, params, info), params.truncate_prompt_tokens
         arguments = (request_id, prompt, pooling, most, lora_request or adapter, priority)
         collector = await _made(prompt, requests.make_pooled, *arguments)
         with self._living(collector):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ByteSize, Field, PrivateAttr, SecretStr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from loraplex.engine.config import ADAPTER_SHARE, EngineConfig, check_step
+from loraplex.engine.config import ADAPTER_SHARE, EngineConfig, check_block_size, check_step
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.folder import is_hub_id
 from loraplex.engine.vllm_arguments import agreed_quantization
@@ -134,7 +134,7 @@ class Settings(BaseSettings):
     max_model_len: Tokens | None = Field(None, description="Tokens of prompt plus output; none: the checkpoint's")
     max_num_seqs: Count = Field(64, description="Maximum sequences in one step")
     max_num_batched_tokens: Tokens = Field(512, description="Maximum tokens in one engine step")
-    block_size: Count = Field(16, description="Tokens in one KV-cache block")
+    block_size: Count = Field(16, description="Tokens in one KV-cache block; on a CPU a multiple of 16")
     gpu_memory_utilization: Share = Field(
         0.9, description="Share of GPU memory for the engine; the KV cache gets the rest of it"
     )
@@ -290,6 +290,13 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _refuse_steps_without_room(self) -> Self:
         check_step(self.max_num_batched_tokens, self.max_num_seqs)
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_blocks_of_no_tiles(self) -> Self:
+        """Without `device cuda` it may become a CPU. To know takes seconds, and nobody needs other sizes."""
+        if self.device != "cuda":
+            check_block_size(self.block_size)
         return self
 
     @property

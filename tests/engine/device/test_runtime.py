@@ -11,10 +11,13 @@ import pytest
 import torch
 import triton
 
-from loraplex.engine.config import EngineConfig
+from loraplex.engine.attention.kernels.paged import TILE
+from loraplex.engine.config import CPU_TILE, EngineConfig
 from loraplex.engine.device.arithmetic import computing_here
 from loraplex.engine.device.computing import Computing
+from loraplex.engine.device.device import choose_device
 from loraplex.engine.device.runtime import cpu_runtime, cuda_runtime
+from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.startup.build import build_engine
 from tests.checkpoints import make_checkpoint
 
@@ -57,3 +60,10 @@ def test_an_engine_and_who_asks_without_one_say_the_same(tmp_path: Path) -> None
     engine.close()
     assert computing_here(config) == Computing(engine.info.arithmetic, cpu_runtime())
     assert engine.info.runtime == cpu_runtime()
+
+
+def test_blocks_that_a_cpu_cannot_lay_out_are_refused_before_the_weights_are_read(tmp_path: Path) -> None:
+    model = ModelConfig.from_folder(make_checkpoint(tmp_path))
+    with pytest.raises(ValueError, match="block_size is 7; on a CPU it must be a multiple of 16"):
+        choose_device(EngineConfig(model=str(tmp_path), device="cpu", block_size=7), model)
+    assert CPU_TILE == TILE

@@ -1,5 +1,6 @@
 """Keyword arguments in vLLM's spelling: what they become, and which are refused in words."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,8 @@ from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.vllm_arguments import ARGUMENTS, OWN, RENAMED, agreed_quantization
 from loraplex.quant.config.config import OneLayout, QuantizationConfig
 from tests.checkpoints import make_checkpoint
+
+from ..pooling.classifiers import make_classifier
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +85,26 @@ def test_a_quantized_checkpoint_may_be_called_what_it_is(base: Path, method: str
 def test_what_is_not_made_of_floats_is_refused(base: Path) -> None:
     with pytest.raises(ValueError, match=r"'gptq' is not made of a float checkpoint .* int4, int8, fp8, awq"):
         agreed_quantization("gptq", ModelConfig.from_folder(base))
+
+
+@pytest.mark.parametrize(
+    ("make", "asked", "words"),
+    [
+        (make_classifier, {"task": "generate"}, "task='generate' is not possible: this model classif"),
+        (make_classifier, {"runner": "generate"}, "runner='generate' is not possible"),
+        (make_classifier, {"task": "classify"}, ""),
+        (make_checkpoint, {"task": "classify"}, "task='classify' is not possible: the model has no classification"),
+        (make_checkpoint, {"task": "score"}, ""),
+        (make_checkpoint, {"task": "embed", "runner": "pooling"}, ""),
+        (make_checkpoint, {"task": "generate", "runner": "generate"}, ""),
+    ],
+)
+def test_a_task_must_be_one_of_the_models(
+    tmp_path: Path, make: Callable[[Path], Path], asked: dict[str, str], words: str
+) -> None:
+    make(tmp_path)
+    if words:
+        with pytest.raises(ValueError, match=words):
+            EngineArgs(tmp_path, **asked).create_engine_config()
+    else:
+        EngineArgs(tmp_path, **asked).create_engine_config()

@@ -167,8 +167,18 @@ def test_a_prompt_may_fill_the_whole_model_and_longer_ones_are_cut_if_asked(serv
     with pytest.raises(ValueError, match=r"prompt 1: the prompt has 257 tokens, but it may have 256"):
         llm.embed([[5], [*longest, 9]], use_tqdm=False)
     cut = PoolingParams(truncate_prompt_tokens=-1)
-    [last] = llm.embed([9, *longest], pooling_params=cut, use_tqdm=False)
-    assert last.outputs.embedding == pytest.approx(whole.outputs.embedding, abs=1e-6)
+    for asked in ({"pooling_params": cut}, {"truncate_prompt_tokens": -1}):
+        [last] = llm.embed([9, *longest], use_tqdm=False, **asked)
+        assert last.outputs.embedding == pytest.approx(whole.outputs.embedding, abs=1e-6)
+    both = PoolingParams(dimensions=8)
+    [short] = llm.embed([9, 8, *longest[:5]], pooling_params=both, truncate_prompt_tokens=5, use_tqdm=False)
+    [same] = llm.embed(longest[:5], pooling_params=both, use_tqdm=False)
+    assert short.prompt_token_ids == longest[:5] and len(short.outputs.embedding) == 8
+    assert short.outputs.embedding == pytest.approx(same.outputs.embedding, abs=1e-6)
+    [score] = llm.score("a b c", "a b d", truncate_prompt_tokens=1, use_tqdm=False)
+    ends = [llm.tokenizer.encode(text)[-1:] for text in ("a b c", "a b d")]
+    left, right = (torch.tensor(output.outputs.embedding) for output in llm.embed(ends, use_tqdm=False))
+    assert score.outputs.score == pytest.approx(float(left @ right), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +186,13 @@ def test_a_prompt_may_fill_the_whole_model_and_longer_ones_are_cut_if_asked(serv
     [
         (lambda llm: llm.embed("a", pooling_params=PoolingParams(dimensions=65)), "between 1 and 64"),
         (lambda llm: llm.embed("a", pooling_params=PoolingParams(dimensions=0)), "dimensions must be at least 1"),
+        (lambda llm: llm.embed("a", truncate_prompt_tokens=0), "truncate_prompt_tokens must be at least 1"),
+        (
+            lambda llm: llm.embed(
+                "a", truncate_prompt_tokens=3, pooling_params=PoolingParams(truncate_prompt_tokens=2)
+            ),
+            "of the call and of pooling_params differ",
+        ),
         (lambda llm: llm.encode("a"), "needs a pooling_task"),
         (lambda llm: llm.encode("a", pooling_task="paint"), "'paint' is not supported"),
         (lambda llm: llm.embed("a", adapter="nobody"), "no adapter 'nobody'"),

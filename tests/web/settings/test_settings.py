@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -51,6 +52,14 @@ def test_steps_without_room_for_all_sequences_are_refused(tmp_path: Path) -> Non
     with pytest.raises(ValidationError, match=words):
         Settings(data_dir=tmp_path, max_num_batched_tokens=37)
     assert Settings(data_dir=tmp_path, max_num_batched_tokens=64).max_num_seqs == 64
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_block_that_a_cpu_cannot_lay_out(tmp_path: Path, device: Any) -> None:
+    with pytest.raises(ValidationError, match="block_size is 7; on a CPU it must be a multiple of 16"):
+        Settings(data_dir=tmp_path, block_size=7, device=device)
+    assert Settings(data_dir=tmp_path, block_size=32, device=device).block_size == 32
+    assert Settings(data_dir=tmp_path, block_size=8, device="cuda").block_size == 8
 
 
 def test_unknown_settings_are_refused(tmp_path: Path) -> None:

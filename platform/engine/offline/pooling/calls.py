@@ -13,7 +13,7 @@ from ..progress import progress_bar
 from ..prompts import Adapter, Prompt, list_prompts, one_each
 from .collector import PooledCollector
 from .outputs import ClassificationRequestOutput, EmbeddingRequestOutput, PoolingRequestOutput, ScoringRequestOutput
-from .params import CLASSIFY, EMBED, PoolingParams, wanted_pooling
+from .params import CLASSIFY, EMBED, PoolingParams, truncating, wanted_pooling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,8 +30,10 @@ class PoolingCalls:
         pooling_params: PoolingParams | Sequence[PoolingParams | None] | None = None,
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         adapter: Adapter | Sequence[Adapter | None] | None = None,
+        truncate_prompt_tokens: int | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """One embedding per prompt, in their order. Parameters and adapters: one for all, or one each.
+        `truncate_prompt_tokens`: that of all parameters.
 
         How it is made of the hidden states, `info.pooling` says: as the model's modules.json, else their mean, scaled
         to length 1. ValueError for what is wrong with a prompt, and for a model that makes none; RuntimeError when the
@@ -44,6 +46,7 @@ class PoolingCalls:
             lora_request=lora_request,
             adapter=adapter,
             pooling_task=EMBED,
+            truncate_prompt_tokens=truncate_prompt_tokens,
         )
         return [EmbeddingRequestOutput.from_base(output) for output in outputs]
 
@@ -78,6 +81,7 @@ class PoolingCalls:
         pooling_params: PoolingParams | None = None,
         lora_request: LoRARequest | None = None,
         adapter: Adapter | None = None,
+        truncate_prompt_tokens: int | None = None,
     ) -> list[ScoringRequestOutput]:
         """One score per pair: of one text with each of several, or of as many with as many.
 
@@ -90,7 +94,12 @@ class PoolingCalls:
         classes = self.llm_engine.info.classes
         count = heads or (0 if classes is None else len(classes.labels))
         tokenizer = self.llm_engine.tokenizer
-        asked: dict[str, Any] = {"use_tqdm": use_tqdm, "lora_request": lora_request, "adapter": adapter}
+        asked: dict[str, Any] = {
+            "use_tqdm": use_tqdm,
+            "lora_request": lora_request,
+            "adapter": adapter,
+            "truncate_prompt_tokens": truncate_prompt_tokens,
+        }
         if count:
             check_classes(count)
             template = None if heads or classes is None else classes.pairs
@@ -120,10 +129,12 @@ class PoolingCalls:
         lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         adapter: Adapter | Sequence[Adapter | None] | None = None,
         pooling_task: str | None = None,
+        truncate_prompt_tokens: int | None = None,
     ) -> list[PoolingRequestOutput]:
         """One vector per prompt, as a tensor. `pooling_task` names what is asked for. Errors as embed()."""
         given = list_prompts(prompts)
-        asked = one_each("pooling_params", pooling_params, len(given), PoolingParams, "PoolingParams")
+        rows = one_each("pooling_params", pooling_params, len(given), PoolingParams, "PoolingParams")
+        asked = [truncating(row or PoolingParams(), truncate_prompt_tokens) for row in rows]
         adapters = _adapters(adapter, lora_request, len(given))
         collectors = list[PooledCollector]()
         with self.llm_engine.alone():
@@ -141,11 +152,11 @@ class PoolingCalls:
         place: int,
         task: str | None,
         prompt: Prompt,
-        params: PoolingParams | None,
+        params: PoolingParams,
         adapter: Adapter | LoRARequest | None,
     ) -> PooledCollector:
         """ValueError names the prompt's place."""
-        engine, params = self.llm_engine, params or PoolingParams()
+        engine = self.llm_engine
         pooling = wanted_pooling(task, params, engine.info)
         try:
             collector = engine.requests.make_pooled(

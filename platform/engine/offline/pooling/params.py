@@ -47,6 +47,16 @@ FIELDS: Final = Fields(
 )
 
 
+def truncating(params: PoolingParams, most: int | None) -> PoolingParams:
+    """With the value that a call gives beside them. ValueError for another one in them."""
+    if most is None:
+        return params
+    if params.truncate_prompt_tokens not in (None, most):
+        words = "truncate_prompt_tokens of the call and of pooling_params differ; give one of them"
+        raise ParameterError("truncate_prompt_tokens", words)
+    return PoolingParams(**msgspec.structs.asdict(params) | {"truncate_prompt_tokens": most})
+
+
 def wanted_pooling(task: str | None, params: PoolingParams, info: EngineInfo) -> Pooling:
     """What the engine is asked for. ValueError for what the model cannot do."""
     task = task or params.task

@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperOption
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.folder import resolve_model_folder
 from loraplex.engine.processes.spawn import EngineProcess
-from loraplex.engine.vllm_arguments import Argument
+from loraplex.engine.vllm_arguments import Argument, check_tasks
 
 from ...grpc_entry.packages import check_grpc
 from ...observability.logs import configure_logs
@@ -67,7 +67,7 @@ def serve(settings: Settings, context: typer.Context) -> None:
     check_grpc(settings)
     tell_translation(settings, context.meta[TRANSLATION])
     with listen(settings.host, settings.port) as listener, _monitoring_listener(settings) as other:
-        engine = _start_engine(settings)
+        engine = _start_engine(settings, context.meta[TRANSLATION])
         _listen_to_signals(partial(_end_with, engine))
         from .start import run_server
 
@@ -95,10 +95,12 @@ def _end_with(engine: EngineProcess, number: int, frame: FrameType | None) -> No
     end_at_once(number, frame)
 
 
-def _start_engine(settings: Settings) -> EngineProcess:
+def _start_engine(settings: Settings, translation: Translation) -> EngineProcess:
     with step("model found"):
         folder = resolve_model_folder(settings.model)
-        ModelConfig.from_folder(folder).length(settings.max_model_len)
+        model = ModelConfig.from_folder(folder)
+        model.length(settings.max_model_len)
+        check_tasks(translation.tasks, folder, model)
     prepare_data_folder(settings.data_dir)
     try:
         return EngineProcess(settings.engine_config(folder))

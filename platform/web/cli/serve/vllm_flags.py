@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from loraplex.engine.vllm_arguments import Argument
+from loraplex.engine.vllm_arguments import TASKS, Argument
 
 from ...settings.types import human_number
 from .vllm_arguments import ARGUMENTS, RENAMED, SEVERAL, SHORT, VALUES
@@ -37,6 +37,8 @@ class Translation:
         self.without_need: list[str] = []
         self.tokenizer: str | None = None
         """Which vLLM would use. Only the model's own can be had."""
+        self.tasks: dict[str, str] = {}
+        """Values of those arguments that say what the model is for."""
         self._takes_value, self._rest = takes_value, list(given)
         self._word, self._arguments = word, arguments
         self._model: str | None = None
@@ -107,6 +109,8 @@ class Translation:
         if argument.refusal(known, meant) is not None:
             shown = word if argument.is_switch or value is not None else f"{word} {meant}"
             raise ValueError(f"{shown} is not supported: {argument.why}")
+        if known in TASKS:
+            self.tasks[known] = meant
         self.without_need.append(word.partition("=")[0])
 
     def _values(self, flag: str, inline: str | None, several: bool) -> list[str]:

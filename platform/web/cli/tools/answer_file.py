@@ -1,15 +1,21 @@
 """Where `run-batch` writes. A file appears under its name when all of it is there; a device, a pipe or standard output
 is written line by line."""
 
+import errno
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from .request_file import STANDARD_INPUT
+
 STANDARD_OUTPUT: Final = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+FAILURES: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EPIPE})
+"""Of writing."""
 OPEN_ALREADY: Final = ("/dev/fd/", "/dev/std", "/proc/")
 """Beginnings of paths that mean what a process has open, also where that is a file."""
 
@@ -19,7 +25,7 @@ def check_files(source: str, target: str) -> None:
     for path, remedy in ((source, "Download the requests first"), (target, "Upload the answers afterwards")):
         if "://" in path:
             raise ValueError(f"{path} is no file of this machine. {remedy}")
-    if not Path(source).is_file():
+    if source not in STANDARD_INPUT and (not Path(source).exists() or Path(source).is_dir()):
         raise ValueError(f"there is no file {source}")
     folder = Path(target).resolve().parent
     if target in STANDARD_OUTPUT:
@@ -32,20 +38,30 @@ def check_files(source: str, target: str) -> None:
         raise ValueError(f"there is no folder {folder} for the answers")
     else:
         written = Path(target).stat() if Path(target).exists() else None
-    if written is not None and os.path.samestat(written, Path(source).stat()):
+    read = os.fstat(0) if source in STANDARD_INPUT else Path(source).stat()
+    if written is not None and stat.S_ISREG(read.st_mode) and os.path.samestat(written, read):
         raise ValueError(f"{target} is the input file {source}; the answers need a file of their own")
 
 
 @contextmanager
 def opened_for_answers(target: str) -> Iterator[BinaryIO]:
     """To write to in the block. A file that was there is replaced when the block has ended well. ValueError where
-    nothing can be written."""
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(_opened(target))
-        except OSError as error:
-            raise ValueError(f"{target} cannot be written: {error.strerror}") from None
-        yield file
+    nothing can be written, or no more."""
+    try:
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(_opened(target))
+            except OSError as error:
+                raise _unwritable(target, error) from None
+            yield file
+    except OSError as error:
+        if error.errno not in FAILURES:
+            raise
+        raise _unwritable(target, error) from None
+
+
+def _unwritable(target: str, error: OSError) -> ValueError:
+    return ValueError(f"{target} cannot be written: {error.strerror}")
 
 
 def _opened(target: str) -> AbstractContextManager[BinaryIO]:

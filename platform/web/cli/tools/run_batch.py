@@ -20,6 +20,7 @@ from ...settings.settings import Settings
 from ..flags import settings_flags
 from ..serve import serve, vllm_arguments
 from .answer_file import STANDARD_OUTPUT, check_files, opened_for_answers
+from .request_file import requests_of
 
 SHORT: Final = {"-i": "--input-file", "-o": "--output-file"}
 
@@ -41,7 +42,10 @@ def run_batch(
     settings: Settings,
     context: typer.Context,
     input_file: Annotated[
-        str, typer.Option("--input-file", "-i", metavar="FILE", help="JSON lines, as /v1/batches takes them.")
+        str,
+        typer.Option(
+            "--input-file", "-i", metavar="FILE", help="JSON lines, as /v1/batches takes them; - is standard input."
+        ),
     ],
     output_file: Annotated[
         str,
@@ -57,8 +61,8 @@ def run_batch(
     from ...server import run_in_loop
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    with opened_for_answers(output_file) as file:
-        told = run_in_loop(_run(settings, Path(input_file), file))
+    with requests_of(input_file) as source, opened_for_answers(output_file) as file:
+        told = run_in_loop(_run(settings, source, file))
     where = "standard output" if output_file in STANDARD_OUTPUT else output_file
     console.print(f"{where}: {told[True]:,} lines answered, {told[False]:,} refused", markup=False, soft_wrap=True)
 

@@ -12,6 +12,7 @@ from loraplex.engine.config import EngineConfig
 from loraplex.web.cli.serve import vllm_arguments as server
 from loraplex.web.cli.serve.vllm_flags import Translation
 from loraplex.web.settings.settings import Settings
+from tests.integration.live_server import free_port
 
 THEIRS = """
 additional-config aggregate-engine-logging all2all-backend allow-credentials allow-deprecated-quantization
@@ -182,3 +183,18 @@ def test_both_commands_refuse_before_anything_starts(place: list[str], tmp_path:
     assert "max_model_len must be between 2 and 2048, the model's own, got 100000" in run("--max-model-len", "100k")
     assert "--tokenizer x is not supported" in run("--tokenizer", "x", "--max-model-len", "1k")
     assert not (tmp_path / "data").exists()
+
+
+def test_what_the_model_is_for_is_told() -> None:
+    translation = Translation(["m", "--task", "classify", "--runner=pooling"], {"--model": True})
+    assert translation.tasks == {"task": "classify", "runner": "pooling"}
+    assert translation.without_need == ["--task", "--runner"]
+
+
+def test_a_task_that_the_model_cannot_do_ends_the_start(checkpoint: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loraplex", "serve", str(checkpoint), "--task", "classify"]
+    ended = subprocess.run(
+        [*command, "--data-dir", str(tmp_path), "--port", str(free_port())], capture_output=True, text=True
+    )
+    assert ended.returncode == 2 and "task='classify' is not possible: the model has no classif" in ended.stderr
+    assert not [*tmp_path.iterdir()]

@@ -1,5 +1,6 @@
 """Where run-batch writes: a plain file whole or not at all, everything else straight and never replaced."""
 
+import errno
 import os
 import stat
 import threading
@@ -72,6 +73,26 @@ def test_a_hard_link_is_the_same_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is the input file"):
         check_files(str(tmp_path / "in"), str(tmp_path / "other"))
     check_files(str(tmp_path / "in"), str(tmp_path / "new"))
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = r"cannot be written: No space left on device"
+    with pytest.raises(ValueError, match=f"/dev/full {words}"), opened_for_answers("/dev/full") as file:
+        file.write(b"line")
+        file.flush()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ValueError, match=f"/out {words}"), opened_for_answers(str(tmp_path / "out")) as file:
+        file.write(b"line")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_other_errors_are_not_the_files(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), opened_for_answers(str(tmp_path / "out")):
+        (tmp_path / "gone").read_bytes()
 
 
 def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
