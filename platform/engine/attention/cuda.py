@@ -5,10 +5,11 @@
     scales        [L, N, G, block size, 2]    bfloat16, of a key and of its value: one word, the least that is copied
                                               to a multiprocessor ahead of its use
 
-Heads of any size are padded to a power of two in registers alone.
+L are the layers that store keys. Heads of any size are padded to a power of two in registers alone.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from loraplex.lora.apply.batch import KINDS, LoraBatch
 
 from ..batch import Batch
 from ..kv_cache.block_pool import PADDING_BLOCK
-from .backend import HEAD_NORMS, CacheShape, Rotary
+from .backend import HEAD_NORMS, AttentionBackend, CacheShape, Rotary
 from .kernels.cuda.launch import (
     FORMATS,
     Head,
@@ -29,15 +30,37 @@ from .kernels.cuda.launch import (
     plan_attend,
     write_heads,
 )
-from .kernels.cuda.tiles import is_uneven, partial_rows
+from .kernels.cuda.tiles import MOST_SPLITS, is_uneven, partial_rows
+from .layer import owner
+from .mixed import MixedAttention
 
-MOST_HEAD_DIM: Final = 256
+MOST_HEAD_DIM: Final = 512
 QUERY_NORM: Final = KINDS.index("q_norm")
 KEY_NORM: Final = KINDS.index("k_norm")
 
 
+class CudaBackend(AttentionBackend, Protocol):
+    """What a runner of captured steps asks for, besides."""
+
+    @property
+    def clips(self) -> bool:
+        """Whether numbers can be beyond the scales, and are counted in Batch.clipped."""
+
+    def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool) -> int:
+        """What keys are cut by in steps of these shapes with tables of `blocks` blocks: a captured launch's number."""
+
+    def is_uneven(self, lengths: np.ndarray) -> bool:
+        """Batch.uneven of a decode with contexts of these lengths."""
+
+
+def cuda_attention(shape: CacheShape, *, max_tokens: int, device: torch.device | str = "cuda") -> CudaBackend:
+    """max_tokens: of one step."""
+    groups = [CudaAttention(shape, only, max_tokens=max_tokens, device=device) for only in shape.by_geometry()]
+    return groups[0] if len(groups) == 1 else MixedCudaAttention(groups)
+
+
 class CudaAttention:
-    """AttentionBackend. No call waits for the device or reads from it.
+    """CudaBackend of layers whose heads are alike. No call waits for the device or reads from it.
 
     A captured step replays right when the contents of a batch's tensors change: launches follow from shapes and
     `uneven` alone. A row that is padding has slot -1 and position 0 and belongs to no sequence, or to one with a
@@ -50,72 +73,69 @@ class CudaAttention:
     def __init__(
         self,
         shape: CacheShape,
+        only: Sequence[int] | None = None,
         *,
         max_tokens: int,
         device: torch.device | str = "cuda",
     ) -> None:
-        """max_tokens: of one step."""
-        self.layers = shape.layers
-        if len(shape.by_geometry()) > 1 or any(layer.sinks or layer.keys_of is not None for layer in self.layers):
-            raise ValueError(
-                "on CUDA all layers must have the same heads, keys and values of their own and no sinks: use device cpu"
-            )
-        dtype, layers = shape.cache_dtype, len(self.layers)
-        self.num_heads, self.num_kv_heads, head_dim = self.layers[0].geometry
+        """only: the layers that it serves, None: all; they keep their numbers. max_tokens: of one step."""
+        self.layers, self.served = shape.layers, range(len(shape.layers)) if only is None else only
+        ((self.num_heads, self.num_kv_heads, head_dim),) = {self.layers[layer].geometry for layer in self.served}
         if head_dim % 2 or head_dim > MOST_HEAD_DIM:
             raise ValueError(f"head_dim is {head_dim}; on CUDA it must be even and at most {MOST_HEAD_DIM}")
-        self.head_dim = head_dim
-        blocks = (layers, shape.num_blocks, self.num_kv_heads, shape.block_size)
+        self.head_dim, dtype = head_dim, shape.cache_dtype
+        owners = [layer for layer in self.served if self.layers[layer].keys_of is None]
+        blocks = (len(owners), shape.num_blocks, self.num_kv_heads, shape.block_size)
         self._key, self._value = (torch.zeros(*blocks, head_dim, dtype=dtype, device=device) for _ in range(2))
         self.clips = dtype in FORMATS and shape.static_scales is not None
-        """Whether numbers can be beyond the scales, and are counted in Batch.clipped."""
         scaled = shape.num_blocks if dtype in FORMATS and not self.clips else 0
-        self._scales = torch.zeros(layers, scaled, *blocks[2:], 2, dtype=torch.bfloat16, device=device)
-        static = torch.empty(layers, 0)
+        self._scales = torch.zeros(len(owners), scaled, *blocks[2:], 2, dtype=torch.bfloat16, device=device)
+        static = torch.empty(len(owners), 0)
         if self.clips and shape.static_scales is not None:
-            static = torch.stack(list(shape.static_scales))
+            static = torch.stack([shape.static_scales[layer] for layer in owners])
         static = static.to(device).contiguous()
-        self._caches = [LayerCache(*parts) for parts in zip(self._key, self._value, self._scales, static, strict=True)]
+        caches = [LayerCache(*parts) for parts in zip(self._key, self._value, self._scales, static, strict=True)]
+        self._caches = {layer: caches[owners.index(owner(self.layers, layer))] for layer in self.served}
         self._heads = [Head(layer.scale, layer.soft_cap or 0.0, layer.window or 0) for layer in self.layers]
         rows = partial_rows(max_tokens), self.num_heads
         sums, states = (torch.empty(*rows, width, device=device) for width in (head_dim, 2))
         self._partials = Partials(sums, states)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
-        self._write(layer, key[:, :0], torch.cat((key, value), dim=1), None, batch)
+        self._write(layer, key[:, :0], torch.cat((key, value), dim=1), Turn(), batch)
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
-        if not rotary.is_plain(self.head_dim) or rotary.cos is None or rotary.sin is None:
-            raise ValueError("on CUDA only whole heads are turned, by halves, and only queries and keys are normed")
-        heads = qkv.view(len(qkv), self.num_heads + 2 * self.num_kv_heads, self.head_dim)
+        heads = qkv.view(len(qkv), -1, self.head_dim)
         query = torch.empty(len(qkv), self.num_heads, self.head_dim, dtype=qkv.dtype, device=qkv.device)
-        turn = Turn(rotary.cos, rotary.sin, rotary.query_norm, rotary.key_norm, rotary.eps)
+        turn = Turn(
+            rotary.cos, rotary.sin, rotary.query_norm, rotary.key_norm, rotary.eps, rotary.interleaved,
+            rotary.value_norm, rotary.query_scale,
+        )  # fmt: skip
         self._write(layer, query, heads, turn, batch, _own_norms(batch.lora, layer))
         return query
 
     def _write(
-        self, layer: int, query: torch.Tensor, heads: torch.Tensor, turn: Turn | None, batch: Batch,
+        self, layer: int, query: torch.Tensor, heads: torch.Tensor, turn: Turn, batch: Batch,
         own: OwnNorms | None = None,
     ) -> None:  # fmt: skip
         if self.clips and batch.clipped is None:
-            batch.clipped = torch.zeros(len(self._caches), len(heads), dtype=torch.int64, device=heads.device)
+            batch.clipped = torch.zeros(len(self.layers), len(heads), dtype=torch.int64, device=heads.device)
         clipped = None if batch.clipped is None else batch.clipped[layer]
         write_heads(query, heads, self._caches[layer], turn, batch.positions, batch.slot_mapping, clipped, own)
 
     def attend(self, layer: int, query: torch.Tensor, batch: Batch, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        assert sinks is None
+        assert (sinks is not None) == self.layers[layer].sinks
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         step = (batch.block_tables, batch.query_starts, batch.context_lengths, batch.uneven)
         if len(query):
-            attend_paged(output, query, self._caches[layer], self._heads[layer], self._partials, *step)
+            attend_paged(output, query, self._caches[layer], self._heads[layer], self._partials, *step, sinks)
         return output
 
     def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool) -> int:
-        """What keys are cut by in steps of these shapes with tables of `blocks` blocks: a captured launch's number."""
-        return plan_attend(self._caches[0], tokens, sequences, self.num_heads, blocks, uneven).cuts
+        layer = self._caches[self.served[0]]
+        return plan_attend(layer, tokens, sequences, self.num_heads, blocks, uneven).cuts
 
     def is_uneven(self, lengths: np.ndarray) -> bool:
-        """Batch.uneven of a decode with contexts of these lengths."""
         return is_uneven(int(lengths.max()), int(lengths.sum()), self.num_kv_heads)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
@@ -133,6 +153,26 @@ class CudaAttention:
 
     def cache_bytes(self) -> int:
         return self._key.nbytes + self._value.nbytes + self._scales.nbytes
+
+
+class MixedCudaAttention(MixedAttention):
+    """CudaBackend of layers whose heads are not all alike."""
+
+    def __init__(self, groups: Sequence[CudaAttention]) -> None:
+        super().__init__(groups)
+        self._groups = groups
+        self.clips = any(group.clips for group in groups)
+
+    def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool) -> int:
+        """Those of all groups as the digits of one number."""
+        number = 0
+        for group in self._groups:
+            number = number * (MOST_SPLITS + 1) + group.cuts(tokens, sequences, blocks, uneven)
+        return number
+
+    def is_uneven(self, lengths: np.ndarray) -> bool:
+        """For any of them; the others cut their keys as well then."""
+        return any(group.is_uneven(lengths) for group in self._groups)
 
 
 def _own_norms(lora: LoraBatch | None, layer: int) -> OwnNorms | None:

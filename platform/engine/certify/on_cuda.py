@@ -10,7 +10,7 @@ from loraplex.lora.apply.step_buffers import StepAdapters, lists_of_rows
 from loraplex.lora.files.manifest import HEAD
 
 from ..attention.backend import AttentionBackend, CacheShape
-from ..attention.cuda import CudaAttention
+from ..attention.cuda import cuda_attention
 from ..batch import Batch
 
 
@@ -37,7 +37,7 @@ class OnCuda:
         return replace(batch, sample_rows=rows.to(self._device), lora=lora)
 
     def cache(self, shape: CacheShape, tokens: int) -> AttentionBackend:
-        return CudaAttention(shape, max_tokens=tokens, device=self._device)
+        return cuda_attention(shape, max_tokens=tokens, device=self._device)
 
     def _placed_adapters(self, lora: LoraBatch) -> LoraBatch:
         """What says which token has which adapter stays on the host too."""

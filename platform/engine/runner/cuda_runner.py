@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from ..attention.cuda import CudaAttention
+from ..attention.cuda import CudaBackend
 from ..batch import Batch
 from ..device.device_time import DeviceTime
 from ..device.host_transfer import Arrival, HostTransfer
@@ -33,7 +33,7 @@ class CudaRunner:
     so that decodes are captured as graphs; steps with prompts in them are launched one kernel after the other."""
 
     decoder: Decoder
-    cache: CudaAttention
+    cache: CudaBackend
     adapters: AdapterSlots
     sampler: CudaSampler
     inputs: StepInputs

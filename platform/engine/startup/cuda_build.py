@@ -11,7 +11,7 @@ from loraplex.lora.residency.pool import AdapterPool
 from loraplex.quant.storage.cuda_form import cuda_form
 
 from ..attention.backend import AttentionBackend
-from ..attention.cuda import CudaAttention
+from ..attention.cuda import CudaAttention, CudaBackend, MixedCudaAttention, cuda_attention
 from ..config import EngineConfig
 from ..device import cuda_stream
 from ..device.device import Device
@@ -77,7 +77,7 @@ class CudaBuilder:
             return self._cache(loaded, blocks)
 
     def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> tuple[Runner, str]:
-        assert isinstance(cache, CudaAttention)
+        assert isinstance(cache, CudaAttention | MixedCudaAttention)
         with no_room("steps were captured", self._smaller_share(), self._fewer_sequences()):
             runner = self._runner(loaded, cache, adapters)
             before = self._profile.taken()
@@ -86,11 +86,11 @@ class CudaBuilder:
         runner.graphs.serves = True
         return runner, f"kernels compiled: {len(runner.graphs)} steps captured in {gigabytes(taken)}"
 
-    def _cache(self, loaded: Loaded, blocks: int) -> CudaAttention:
+    def _cache(self, loaded: Loaded, blocks: int) -> CudaBackend:
         shape, device = loaded.cache_shape(blocks), loaded.device.device
-        return CudaAttention(shape, max_tokens=self._config.most_step_tokens, device=device)
+        return cuda_attention(shape, max_tokens=self._config.most_step_tokens, device=device)
 
-    def _runner(self, loaded: Loaded, cache: CudaAttention, adapters: AdapterPool) -> CudaRunner:
+    def _runner(self, loaded: Loaded, cache: CudaBackend, adapters: AdapterPool) -> CudaRunner:
         return build_cuda_runner(self._config, loaded.decoder, cache, adapters, self._queues, loaded.max_model_len)
 
     def _smaller_share(self) -> str:
@@ -116,7 +116,7 @@ def most_graphs(config: EngineConfig) -> int:
 
 
 def build_cuda_runner(
-    config: EngineConfig, decoder: Decoder, cache: CudaAttention, adapters: AdapterSlots, queues: cuda_stream.Queues,
+    config: EngineConfig, decoder: Decoder, cache: CudaBackend, adapters: AdapterSlots, queues: cuda_stream.Queues,
     max_model_len: int,
 ) -> CudaRunner:  # fmt: skip
     """Nothing is compiled or captured yet. ValueError for a vocabulary that the sampler does not take."""

@@ -48,13 +48,14 @@ def empty_layer(dtype: torch.dtype, size: int, static: bool = False) -> launch.L
 
 def attend(
     dtype: torch.dtype, size: int, tokens: int, sequences: int, blocks: int = 512, window: int = 0,
-    soft_cap: float = 0.0, static: bool = False, uneven: bool = False,
+    soft_cap: float = 0.0, static: bool = False, uneven: bool = False, sinks: bool = False,
 ) -> None:  # fmt: skip
     query = torch.empty(tokens, HEADS, size, dtype=BF16)
     partials = launch.Partials(*(torch.empty(PARTIAL_TOKENS, HEADS, width) for width in (size, 2)))
     table, starts = torch.empty(sequences, blocks, dtype=torch.int32), torch.empty(sequences + 1, dtype=torch.int32)
     head, layer = launch.Head(size**-0.5, soft_cap, window), empty_layer(dtype, size, static)
-    launch.attend_paged(query, query, layer, head, partials, table, starts, starts[1:].clone(), uneven)
+    of_heads = torch.empty(HEADS) if sinks else None
+    launch.attend_paged(query, query, layer, head, partials, table, starts, starts[1:].clone(), uneven, of_heads)
 
 
 @pytest.mark.parametrize(("architecture", "dtype", "size", "step"), CASES, ids=str)
@@ -153,6 +154,52 @@ def test_a_window_and_a_soft_cap_spill_nothing(
     assert (MATRIX_UNITS[80] if step == DECODE else MATRIX_UNITS[architecture]) in kernel.asm["ptx"]
 
 
+LARGE = [(architecture, dtype, DECODE) for architecture in SHARED_MEMORY for dtype in (BF16, E4M3, INT8)]
+LARGE += [(architecture, dtype, LONG) for architecture, dtype in ((80, BF16), (90, E4M3), (100, INT8))]
+
+
+@pytest.mark.parametrize(("architecture", "dtype", "step"), LARGE, ids=str)
+def test_heads_of_512_spill_nothing(
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, step: tuple[int, int], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Two programs of bfloat16 decodes fit, which keep more in shared memory than those of 8 bits."""
+    compile_for(architecture, monkeypatch)
+    attend(dtype, 512, *step)
+    kernel = kernels["attend"].compiled[0]
+    used, shared = resources(kernel.asm["cubin"], tmp_path), kernel.metadata.shared
+    assert used["STACK"] == used["LOCAL"] == 0
+    programs = 2 if step == DECODE and dtype == BF16 else 1
+    assert programs * shared <= SHARED_MEMORY[architecture]
+    assert programs * 32 * kernel.metadata.num_warps * used["REG"] <= 64 * 1024
+    assert len(re.findall(r"cp\.async\.c[ag]\.shared\.global .*, 0x(?:10|8), ", kernel.asm["ptx"])) >= 4
+
+
+@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+def test_float32_heads_of_512_fit(
+    kernels: dict[str, CompileOnly], architecture: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_for(architecture, monkeypatch)
+    for step in (DECODE, LONG):
+        attend(torch.float32, 512, *step)
+    assert all(kernel.metadata.shared <= SHARED_MEMORY[architecture] for kernel in kernels["attend"].compiled)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dtype", "size", "step"),
+    [(80, BF16, 64, DECODE), (90, E4M3, 64, DECODE), (90, BF16, 64, LONG), (100, BF16, 128, LONG)],
+    ids=str,
+)
+def test_sinks_spill_nothing(
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, size: int, step: tuple[int, int],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    compile_for(architecture, monkeypatch)
+    attend(dtype, size, *step, window=128, sinks=True)
+    used = resources(kernels["attend"].compiled[0].asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0
+
+
 def test_a_cache_that_needs_64_bits_for_places(
     kernels: dict[str, CompileOnly], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +272,35 @@ def test_writing_holds_a_token_in_registers(
         used = resources(kernel.asm["cubin"], tmp_path)
         assert used["STACK"] == used["LOCAL"] == 0
         assert "ld.global.v4" in kernel.asm["ptx"] and "st.global.v" in kernel.asm["ptx"]
+
+
+TABLE, NORM = torch.empty(4096, 32), torch.empty(128)
+TURNS = {
+    "part of a head": launch.Turn(TABLE, TABLE, NORM, NORM, 1e-6),
+    "pairs of a part": launch.Turn(TABLE, TABLE, interleaved=True),
+    "no rope, values normed": launch.Turn(None, None, NORM, NORM, 1e-6, value_norm=True),
+    "whole norms, queries scaled": launch.Turn(
+        TABLE, TABLE, torch.empty(HEADS * 128), torch.empty(KV_HEADS * 128), 1e-6, query_scale=torch.empty(4096)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TURNS)
+@pytest.mark.parametrize(("architecture", "dtype"), [(80, BF16), (90, E4M3)], ids=str)
+def test_what_other_families_do_to_heads_spills_nothing(
+    kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, kind: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """With keys and values, and of queries alone."""
+    compile_for(architecture, monkeypatch)
+    place = torch.empty(64, dtype=torch.int64)
+    query = torch.empty(64, HEADS, 128, dtype=BF16)
+    for count in (HEADS + 2 * KV_HEADS, HEADS):
+        heads = torch.empty(64, count, 128, dtype=BF16)
+        launch.write_heads(query, heads, empty_layer(dtype, 128), TURNS[kind], place, place, None)
+    for kernel in kernels["rotate_and_write"].compiled:
+        used = resources(kernel.asm["cubin"], tmp_path)
+        assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] * 32 * kernel.metadata.num_warps <= 64 * 1024
 
 
 def test_neither_tokens_nor_contexts_compile_anew(

@@ -288,6 +288,6 @@ def test_bytes_and_head_sizes() -> None:
     narrow, wide = (make_backends((4, 2), cache_dtype=dtype) for dtype in (INT8, BF16))
     for cuda, reference in (narrow, wide):
         assert cuda.cache_bytes() == reference.cache_bytes()
-    for size in (7, 320):
-        with pytest.raises(ValueError, match=f"head_dim is {size}; on CUDA it must be even and at most 256"):
+    for size in (7, 514):
+        with pytest.raises(ValueError, match=f"head_dim is {size}; on CUDA it must be even and at most 512"):
             make_backends((4, 2), size)

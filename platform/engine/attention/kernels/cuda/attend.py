@@ -7,7 +7,7 @@ results that merge.py adds up. Decodes share the keys of all sequences out (plac
 not outlast the others.
 
 Keys and values of 8 bits are widened before each product; their scales multiply scores and weights, static ones all
-scores and the result. Rows without any key give zeros.
+scores and the result. Sinks are weights of each head without a value. Rows without any key give zeros.
 """
 
 import triton
@@ -15,7 +15,7 @@ import triton.language as tl
 
 from loraplex.quant.kernels.cuda.chain import let_next_begin, wait_for_previous
 
-from .keys import LEAST_FACTOR, LOG2_E
+from .keys import LEAST_FACTOR, LOG2_E, LOWEST
 from .places import count_parts, find_part, find_sequence, see_keys, share_tiles, split_keys
 from .sweep import sweep
 from .sweep_bytes import sweep_bytes
@@ -25,18 +25,19 @@ from .sweep_bytes import sweep_bytes
 def attend(
     output: tl.tensor, sums: tl.tensor, states: tl.tensor, query: tl.tensor,
     key: tl.tensor, value: tl.tensor, scales: tl.tensor, static: tl.tensor,
-    blocks: tl.tensor, starts: tl.tensor, lengths: tl.tensor, sequences: tl.tensor, tokens: tl.tensor, width: tl.tensor,
-    spare: tl.tensor,
+    sinks: tl.tensor, blocks: tl.tensor, starts: tl.tensor, lengths: tl.tensor, sequences: tl.tensor,
+    tokens: tl.tensor, width: tl.tensor, spare: tl.tensor,
     SCALE: tl.constexpr, SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, WORTH: tl.constexpr,
     SCALED: tl.constexpr, STATIC: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr,
     PADDED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     SEARCHED: tl.constexpr, LEAST_SPLIT: tl.constexpr, WIDE: tl.constexpr, SHARED: tl.constexpr, CHAINED: tl.constexpr,
-    AHEAD: tl.constexpr, OWN_KEYS: tl.constexpr,
+    AHEAD: tl.constexpr, OWN_KEYS: tl.constexpr, SINKS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (tiles, G, splits), all static bounds; SHARED: (S + spare, G), of decodes whose keys are shared out. output,
     query [T, H, D]; sums [splits, T, H, D] and states [splits, T, H, 2] float32, with SHARED [S + spare, H, D] and
     [S + spare, H, 2], of tiles whose keys several programs have; key, value [N, G, BLOCK, D]; scales [N, G, BLOCK]
-    uint32, a pair each; static [2, G]; blocks [S, width]; starts [S + 1]; lengths [S]. WORTH: what a stored number is
+    uint32, a pair each; static [2, G]; sinks [H], with SINKS;
+    blocks [S, width]; starts [S + 1]; lengths [S]. WORTH: what a stored number is
     multiplied by. SOFT_CAP and WINDOW: 0 for none. WIDE: places in the cache take 64 bits."""
     tile, head, split = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)
     let_next_begin(CHAINED)
@@ -95,6 +96,15 @@ def attend(
             SOFT_CAP, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, BLOCK, KEYS, STAGES, WIDE, AHEAD,
         )  # fmt: skip
 
+    if SINKS:
+        # The first of the programs that share a tile's keys has them.
+        sink = tl.load(sinks + head * GROUP + row % GROUP) * LOG2_E
+        sink = tl.where(split == 0, sink, LOWEST)
+        higher = tl.maximum(top, sink)
+        less = tl.exp2(top - higher)
+        total = total * less + tl.exp2(sink - higher)
+        result *= less[:, None]
+        top = higher
     result *= (tl.load(static + KV_HEADS + head) if STATIC else 1.0) * WORTH
     inside = live[:, None] & inner[None, :]
     if used > 1:

@@ -65,11 +65,14 @@ class Partials(NamedTuple):
 class Turn(NamedTuple):
     """As in Rotary of backend.py."""
 
-    cos: torch.Tensor
-    sin: torch.Tensor
-    query_norm: torch.Tensor | None
-    key_norm: torch.Tensor | None
-    eps: float
+    cos: torch.Tensor | None = None
+    sin: torch.Tensor | None = None
+    query_norm: torch.Tensor | None = None
+    key_norm: torch.Tensor | None = None
+    eps: float = 0.0
+    interleaved: bool = False
+    value_norm: bool = False
+    query_scale: torch.Tensor | None = None
 
 
 class OwnNorms(NamedTuple):
@@ -104,9 +107,11 @@ class Plan(NamedTuple):
 def attend_paged(
     output: torch.Tensor, query: torch.Tensor, layer: LayerCache, head: Head, partials: Partials,
     blocks: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, uneven: bool = False,
+    sinks: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
     """query, output [T, H, D], contiguous; blocks [S, P], starts [S + 1], lengths [S], all int32, as in Batch, and so
-    is `uneven`. Rows of no sequence are left alone, those that see no key become zeros. Where T is S, no sequence has
+    is `uneven`; sinks [H] float32.
+    Rows of no sequence are left alone, those that see no key become zeros. Where T is S, no sequence has
     more than one token.
 
     What a captured launch takes from the shapes holds for any lengths, and any starts within T. Runs of the same
@@ -128,13 +133,14 @@ def attend_paged(
         "LEAST_SPLIT": LEAST_SPLIT, "SHARED": spare > 0, "CHAINED": chained, "enable_fp_fusion": True,
     }  # fmt: skip
     attend[tiles, kv_heads, splits](
-        output, *partials, query, key, value, layer.scales.view(torch.uint32), layer.static, blocks, starts, lengths,
-        sequences, tokens, width, spare, SCALE=head.scale, SOFT_CAP=head.soft_cap, FORMAT=stored,
+        output, *partials, query, key, value, layer.scales.view(torch.uint32), layer.static,
+        layer.static if sinks is None else sinks, blocks, starts, lengths, sequences, tokens, width, spare,
+        SCALE=head.scale, SOFT_CAP=head.soft_cap, FORMAT=stored,
         WORTH=E4M3_WORTH if stored == E4M3 else 1.0, SCALED=layer.scales.numel() > 0, STATIC=layer.static.numel() > 0,
         KV_HEADS=kv_heads, GROUP=heads // kv_heads, BLOCK=block, ROWS=tile.rows, STAGES=tile.stages,
-        WIDE=layer.key.numel() >= WIDE_NUMBERS, AHEAD=tile.ahead, OWN_KEYS=tile.own_keys, num_warps=tile.warps,
-        num_stages=tile.stages, maxnreg=tile.static_registers if layer.static.numel() else tile.registers,
-        launch_pdl=chained, **shared,
+        WIDE=layer.key.numel() >= WIDE_NUMBERS, AHEAD=tile.ahead, OWN_KEYS=tile.own_keys, SINKS=sinks is not None,
+        num_warps=tile.warps, num_stages=tile.stages,
+        maxnreg=tile.static_registers if layer.static.numel() else tile.registers, launch_pdl=chained, **shared,
     )  # fmt: skip
     if plan.cuts:
         merge[tokens, heads](
@@ -159,29 +165,32 @@ def plan_attend(
 
 
 def write_heads(
-    query: torch.Tensor, heads: torch.Tensor, layer: LayerCache, turn: Turn | None, positions: torch.Tensor,
+    query: torch.Tensor, heads: torch.Tensor, layer: LayerCache, turn: Turn, positions: torch.Tensor,
     slots: torch.Tensor, clipped: torch.Tensor | None, own: OwnNorms | None = None,
 ) -> None:  # fmt: skip
-    """heads [T, H + 2 G, D], contiguous: the first H to query [T, H, D], keys and values to slots [T] of the cache;
-    without `turn` as they are. clipped [T] int64 with static scales: how many numbers of a token they clip, NOT_FINITE
-    of write.py where one is not finite. A token whose slot is negative is not written and clips nothing."""
+    """heads [T, H + 2 G, D], contiguous: the first H to query [T, H, D], keys and values to slots [T] of the cache; or
+    [T, H, D], of a layer that stores none. clipped [T] int64 with static scales: how many numbers of a token they clip,
+    NOT_FINITE of write.py where one is not finite. A token whose slot is negative is not written and clips nothing."""
     tokens, query_heads, size = query.shape
-    _, kv_heads, block, _ = layer.key.shape
-    assert heads.is_contiguous() and query.is_contiguous() and size % 2 == 0
-    rows = max(LEAST_STORE_ROWS, triton.next_power_of_2(2 * kv_heads))
+    kv_heads, block = (heads.shape[1] - query_heads) // 2, layer.key.shape[2]
+    assert heads.is_contiguous() and query.is_contiguous() and size % 2 == 0 and kv_heads in (0, layer.key.shape[1])
+    rows = max(LEAST_STORE_ROWS, triton.next_power_of_2(2 * kv_heads)) if kv_heads else LEAST_STORE_ROWS
     lanes = triton.next_power_of_2(size // 2)
     stored = FORMATS.get(layer.key.dtype, FLOAT)
     key, value = (_bytes(part) if stored else part for part in (layer.key, layer.value))
-    cos, sin, query_norm, key_norm, eps = turn or (layer.static, layer.static, None, None, 0.0)
-    none = layer.static
+    norm, none = turn.query_norm if kv_heads == 0 else turn.key_norm, layer.static
+    is_whole = norm is not None and len(norm) > size
+    assert not (is_whole and own), "adapters bring norms of single heads alone"
+    tensors = turn.cos, turn.sin, turn.query_norm, turn.key_norm, turn.query_scale
     adapters, floats, vectors, number, query_kind, key_kind = own or (none, none, none, 0, 0, 0)
     if tokens:
-        rotate_and_write[tokens, 1 + -(-query_heads // rows)](
+        rotate_and_write[tokens, (kv_heads > 0) + -(-query_heads // rows)](
             query, heads, key, value, layer.scales, layer.static, none if clipped is None else clipped, positions,
-            slots, cos, sin, none if query_norm is None else query_norm, none if key_norm is None else key_norm,
-            adapters, floats, vectors, number,
+            slots, *(none if tensor is None else tensor for tensor in tensors), adapters, floats, vectors, number,
             HEADS=query_heads, KV_HEADS=kv_heads, SIZE=size, BLOCK=block, ROWS=rows, LANES=lanes,
-            ROTATED=turn is not None, NORMED=key_norm is not None, EPS=eps, FORMAT=stored,
+            TURNED=0 if turn.cos is None else 2 * turn.cos.shape[1], PAIRS=turn.interleaved, NORMED=norm is not None,
+            WHOLE=is_whole, VALUE_NORM=turn.value_norm, SCALED=turn.query_scale is not None, EPS=turn.eps,
+            FORMAT=stored,
             LARGEST=LARGEST.get(layer.key.dtype, 0.0), STATIC=layer.static.numel() > 0,
             OWN=own is not None, TABLE_KINDS=vectors.shape[-1], QUERY_KIND=query_kind, KEY_KIND=key_kind,
             CHAINED=can_chain(query.device), launch_pdl=can_chain(query.device),

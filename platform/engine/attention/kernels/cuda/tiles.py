@@ -44,6 +44,11 @@ PADDED_REGISTERS: Final = 248
 """Of sizes between, which take some more."""
 
 
+LARGE_DECODES: Final = {1: (8, 4), 2: (4, 3), 4: (4, 3)}
+"""Warps and stages of a decode with heads of more than 256 numbers, by the bytes of one in the cache: so that 1 and 2
+put no registers on the stack, and that two programs of 2 have room on sm_80."""
+
+
 class Tile(NamedTuple):
     """What one program of `attend` owns: rows are (token, head of the group)."""
 
@@ -76,7 +81,11 @@ def choose_tile(
         return Tile(fewest, 4 * WARP_KEYS, 4, stages=4, own_keys=True, registers=most, static_registers=most)
     if decodes and fewest <= MOST_DECODE_ROWS:
         keys = min(128, max(16, FEW_BYTES // (padded * item_size)))
+        if padded > 256:
+            return Tile(fewest, keys, *LARGE_DECODES[item_size])
         return Tile(fewest, keys, 4, stages=4, static_registers=DECODE_REGISTERS[modern])
+    if padded > 256:
+        return Tile(max(32 if item_size > 1 else 16, fewest), 32 if item_size < 4 else 16, warps=8, stages=2)
     if padded > 128:
         return Tile(max(64 if modern else 32, fewest), 32, warps=8, stages=2)
     ahead = modern and item_size == 2
