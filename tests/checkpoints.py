@@ -14,6 +14,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    Qwen3_5TextConfig,
     Qwen3Config,
 )
 from transformers.models.auto import AutoModelForCausalLM
@@ -47,6 +48,7 @@ FAMILIES: dict[str, type[PretrainedConfig]] = {
     "ministral": MinistralConfig,
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,
+    "qwen3_5": Qwen3_5TextConfig,
 }
 
 
@@ -201,5 +203,5 @@ def _spread(model: PreTrainedModel) -> None:
                 parameter.normal_(std=0.3)
             elif "norm" in name:
                 parameter.uniform_(0.5, 1.5)
-            else:
+            elif parameter.dim() > 1:
                 parameter.normal_(std=0.3 if "embed" in name else 1.2 / parameter.shape[1] ** 0.5)

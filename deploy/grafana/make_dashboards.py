@@ -67,6 +67,7 @@ SERVER: Final = (
     Panel("Time of a request", "s", quantiles("vllm:e2e_request_latency_seconds", 0.5, 0.95)),
     Panel("Time in the queue", "s", quantiles("vllm:request_queue_time_seconds", 0.5, 0.95)),
     Panel("KV cache in use", "percentunit", {"blocks": "max(vllm:kv_cache_usage_perc)"}),
+    Panel("Recurrent states", "short", {"{{use}}": "sum by (use) (loraplex_recurrent_states)"}),
     Panel("Prompt tokens found in the prefix cache", "percentunit", {
         "share": f"{rate('vllm:prefix_cache_hits_total')} / {rate('vllm:prefix_cache_queries_total')}",
     }),

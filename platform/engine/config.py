@@ -52,6 +52,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What `loraplex calibrate-kv` wrote; empty: nothing."""
     num_kv_blocks: int | None = None
     """Exact number of KV blocks; overrides kv_cache_memory. For tests and for the last byte."""
+    num_state_slots: int | None = None
+    """Exact number of slots for the states of recurrent layers, one of them padding; None: two for each of
+    max_num_seqs, in no more than half of the cache memory. No matter to a model without such layers."""
     enable_prefix_caching: bool = True
     adapter_memory: int = 512 << 20
     """Bytes of rank pages for resident adapters."""

@@ -96,6 +96,7 @@ class EngineCore:
         if self._grammar_manager is not None:
             self._grammar_manager.drop_ended()
         request_table, pool = self.scheduler.request_table, self.scheduler.pool
+        states = request_table.states.pool
         adapters = self._describe_adapters()
         count_adapters(adapters, request_table)
         base_clipping = self._clipping.tell(adapters)
@@ -106,6 +107,8 @@ class EngineCore:
             waiting=len(request_table.queue) + len(request_table.preempted),
             free_blocks=pool.num_free,
             cached_blocks=pool.num_cached,
+            free_states=0 if states is None else states.num_free,
+            cached_states=0 if states is None else states.num_cached,
             block_map=map_blocks([adapter.digest for adapter in adapters], request_table),
             adapters=adapters,
             tenants=count_tenants(request_table, self.scheduler.queries_by_tenant, self.scheduler.hits_by_tenant),

@@ -200,6 +200,10 @@ class EngineInfo(Message, kw_only=True):
     num_blocks: int
     """KV blocks that requests may hold: without the padding block."""
     kv_cache_bytes: int
+    num_states: int = 0
+    """States of recurrent layers that requests and snapshots may hold; 0: the model has no such layers."""
+    state_bytes: int = 0
+    """Of all of them."""
     kv_cache_dtype: str
     """fp8_e4m3, fp8_e5m2, int8, or that of the weights."""
     kv_cache_scales: str = ""
@@ -287,6 +291,10 @@ class EngineStatus(Message, kw_only=True):
     free_blocks: int
     cached_blocks: int
     """Free blocks that still hold a reusable prefix; a part of free_blocks."""
+    free_states: int = 0
+    """Slots of recurrent states that nobody holds."""
+    cached_states: int = 0
+    """Snapshots among them: states at the end of a reusable prefix; a part of free_states."""
     block_map: bytes
     """One byte per block: 0 free, 1 cached, 2 used by the base, 3 + i used by adapters[i] (mod 250)."""
     adapters: list[AdapterStatus]

@@ -96,6 +96,8 @@ class FakeEngine:
         self.made = 0
         """Tokens of all requests."""
         self.late_compilations = 0
+        self.free_states = self.cached_states = 0
+        """Of a model with recurrent layers, where its info says that it has any."""
         self.device_seconds: float | None = 1.25
         self.fails: set[str] = set()
         """Digests with which every request fails."""
@@ -113,6 +115,8 @@ class FakeEngine:
             waiting=self.waiting,
             free_blocks=BLOCKS // 2,
             cached_blocks=CACHED_BLOCKS,
+            free_states=self.free_states,
+            cached_states=self.cached_states,
             block_map=self._block_map(),
             adapters=adapters,
             tenants=self._tenants(),

@@ -12,6 +12,7 @@ from rich.console import Console
 from loraplex.engine.status import AdapterStatus
 from loraplex.web.admin.cache.cache_rows import cache_view
 from loraplex.web.admin.figures.known_adapters import Known
+from loraplex.web.admin.figures.tiers import tiers
 from loraplex.web.cli.serve.banner import print_banner
 from loraplex.web.management.registration import add_from_folder
 from loraplex.web.state import State
@@ -37,6 +38,21 @@ async def test_the_kv_cache_says_its_dtype_and_what_bfloat16_would_hold(person: 
     assert card.get_text(" ", strip=True) == ("KV cache 1,024 tokens in fp8_e4m3 (bfloat16 would hold 512), 1.0 MB")
     system = BeautifulSoup((await person.get("/system")).text, "html.parser").get_text(" ", strip=True)
     assert "KV cache 1,024 tokens in fp8_e4m3 (bfloat16 would hold 512), 1.0 MB" in system
+
+
+async def test_recurrent_states_are_shown_where_the_model_has_them(
+    person: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    assert "Recurrent states" not in (await person.get("/cache")).text + (await person.get("/system")).text
+    assert engine.info is not None
+    engine.info.num_states, engine.info.state_bytes = 40, 3 << 20
+    engine.free_states, engine.cached_states = 28, 5
+    [card] = BeautifulSoup((await person.get("/cache")).text, "html.parser").select("#recurrent-states")
+    assert card.get_text(" ", strip=True) == "Recurrent states 12 of 40 in 3.1 MB, 5 snapshots kept"
+    system = BeautifulSoup((await person.get("/system")).text, "html.parser").get_text(" ", strip=True)
+    assert "Recurrent states 40 in 3.1 MB" in system
+    [states] = [tier for tier in tiers(engine.status, engine.info) if tier["name"] == "Recurrent states"]
+    assert states == {"name": "Recurrent states", "share": 0.3, "words": "12 of 40 states, 5 snapshots reusable"}
 
 
 async def test_the_start_up_box_says_how_many_tokens_fit(client: httpx.AsyncClient, state: State) -> None:

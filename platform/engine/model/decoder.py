@@ -9,7 +9,8 @@ from loraplex.quant.linears.scheme import LinearMethod
 
 from ..attention.backend import AttentionBackend
 from ..batch import Batch
-from .layers import DecoderLayer, Norm
+from ..delta_net.backend import DeltaNetBackend
+from .layers import DecoderLayer, DeltaNet, Norm
 from .operations.operations import Operations
 
 if TYPE_CHECKING:
@@ -78,6 +79,12 @@ class Decoder:
     operations: Operations
     fused: "FusedDecoder | None" = field(default=None)
     """All of it as one call, where `fuse` found that it can be; the same results."""
+
+    def attach_states(self, states: DeltaNetBackend | None) -> None:
+        """Where recurrent layers keep their states from now on."""
+        for layer in self.layers:
+            if isinstance(layer.mixer, DeltaNet):
+                layer.mixer.states = states
 
     def fuse(self, cache: AttentionBackend) -> None:
         """Compute over `cache` in one call from now on, if everything fits: on a CPU."""

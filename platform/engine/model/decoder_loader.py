@@ -15,11 +15,12 @@ from loraplex.quant.weights.online import OnlineQuantization
 from loraplex.quant.weights.weights import Weight
 
 from ..attention.backend import Rotary
+from ..delta_net.backend import DeltaWeights
 from .config import ModelConfig
 from .decoder import Decoder, Embedding, Head
-from .description.spec import AttentionSpec, FeedForwardSpec, LinearSpec, MixerSpec, NormSpec, RopeConfig
+from .description.spec import AttentionSpec, DeltaNetSpec, FeedForwardSpec, LinearSpec, MixerSpec, NormSpec, RopeConfig
 from .expected import layer_linear, layer_path
-from .layers import Attention, DecoderLayer, FeedForward, Mixer, Norm
+from .layers import Attention, DecoderLayer, DeltaNet, FeedForward, Mixer, Norm
 from .linear import LoraLinear
 from .loader import Checkpoint
 from .operations.operations import Operations, cpu_operations
@@ -85,15 +86,35 @@ class DecoderLoader:
         )
 
     def _mixer(self, layer: int, spec: MixerSpec, max_model_len: int) -> Mixer:
-        assert isinstance(spec, AttentionSpec)
+        if isinstance(spec, DeltaNetSpec):
+            return self._delta_net(layer, spec)
         return Attention(
             layer=layer,
             place=[number for number, _ in self.config.spec.attention_layers()].index(layer),
             inputs=self._linear(layer, spec.inputs),
             output=self._linear(layer, (spec.output,)),
             rotary=self._rotary(layer, spec, max_model_len),
+            gated_heads=spec.num_heads if spec.has_output_gate else 0,
             sinks=None if spec.sinks is None else self._sinks(layer, spec.sinks),
         )
+
+    def _delta_net(self, layer: int, spec: DeltaNetSpec) -> DeltaNet:
+        prefix = layer_path(self.config.spec, layer)
+        conv, a_log, dt_bias, norm = (self._exact(prefix + name) for name in spec.tensors())
+        before = self.config.spec.layers[:layer]
+        return DeltaNet(
+            place=sum(isinstance(it.mixer, DeltaNetSpec) for it in before),
+            inputs=self._linear(layer, spec.inputs),
+            output=self._linear(layer, (spec.output,)),
+            weights=DeltaWeights(
+                conv=conv[:, 0].T.contiguous(), decay=a_log.exp(), dt_bias=dt_bias, norm=norm, eps=spec.norm.eps
+            ),
+            widths=[linear.outputs for linear in spec.inputs],
+        )
+
+    def _exact(self, name: str) -> torch.Tensor:
+        """In float32, whatever the weights are stored in."""
+        return finite_floats(name, self.checkpoint.tensor(name), torch.float32, copy=True).to(self.device)
 
     def _sinks(self, layer: int, path: str) -> torch.Tensor:
         return self._tensor(layer_path(self.config.spec, layer) + path).float().to(self.device)

@@ -7,7 +7,7 @@ from loraplex.quant.formats.read import tensor_specs
 from loraplex.quant.formats.specification import FLOATS, IGNORED, Linear, TensorSpec, tensor
 
 from .config import ModelConfig
-from .description.spec import AttentionSpec, LayerSpec, LinearSpec, ModelSpec, NormSpec
+from .description.spec import AttentionSpec, DeltaNetSpec, LayerSpec, LinearSpec, ModelSpec, NormSpec
 
 SCORE: Final = "score"
 """The head of a model that classifies."""
@@ -110,6 +110,8 @@ def _layer_tensors(config: ModelConfig, stored: StoredTensors, number: int, laye
         linear = layer_linear(config.spec, number, spec)
         own = _linear_tensors(config, stored, linear, spec) | _bias(config, spec)
         specs |= {f"{linear.name}.{suffix}": found for suffix, found in own.items()}
+    if isinstance(layer.mixer, DeltaNetSpec):
+        specs |= {prefix + name: tensor(FLOATS, shape) for name, shape in layer.mixer.tensors().items()}
     if isinstance(layer.mixer, AttentionSpec):
         if layer.mixer.sinks is not None:
             specs[prefix + layer.mixer.sinks] = tensor(FLOATS, (layer.mixer.num_heads,))

@@ -14,6 +14,7 @@ from loraplex.quant.linears.scheme import Float8Rows
 
 from ..attention.backend import HEAD_NORMS, AttentionBackend, Rotary
 from ..batch import Batch, single_tokens
+from ..delta_net.backend import DeltaNetBackend, DeltaWeights, Projections
 from .description.spec import Activation
 from .linear import LoraLinear
 from .operations.operations import Operations
@@ -81,17 +82,28 @@ class Attention:
     rotary: Rotary
     sinks: torch.Tensor | None = None
     """[H] float32, where the layer has them."""
+    gated_heads: int = 0
+    """Query heads that are each followed by their output's gate; 0: none is."""
 
     def apply(self, x: torch.Tensor, cast: Float8Rows | None, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """The new tokens' keys and values go to the cache on the way."""
-        qkv = self.inputs.apply(x, batch, cast)
+        qkv, gate = self._ungated(self.inputs.apply(x, batch, cast))
         query = cache.rotate_and_write(self.place, qkv, self.rotary, batch)
         if batch.lora is not None and batch.lora.changed & HEAD_NORMS and not cache.takes_own_norms:
             self._rotate_again(qkv, query, batch, batch.lora, cache)
-        return self.output.apply(cache.attend(self.place, query, batch, self.sinks).flatten(1), batch)
+        attended = cache.attend(self.place, query, batch, self.sinks).flatten(1)
+        return self.output.apply(attended if gate is None else attended * torch.sigmoid(gate), batch)
 
     def linears(self) -> tuple[LoraLinear, ...]:
         return self.inputs, self.output
+
+    def _ungated(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Queries, keys and values side by side, and the gates [T, H D] that stood among them."""
+        if not self.gated_heads:
+            return qkv, None
+        width = 2 * self.output.method.in_features
+        both = qkv[:, :width].view(len(qkv), self.gated_heads, 2, -1)
+        return torch.cat([both[:, :, 0].flatten(1), qkv[:, width:]], dim=1), both[:, :, 1].flatten(1)
 
     def _rotate_again(
         self, qkv: torch.Tensor, query: torch.Tensor, batch: Batch, lora: LoraBatch, cache: AttentionBackend
@@ -112,6 +124,29 @@ class Attention:
 
     def _own_norm(self, lora: LoraBatch, slot: int, kind: str, norm: torch.Tensor | None) -> torch.Tensor | None:
         return None if norm is None else norm_weight(lora, slot, self.layer, kind, len(norm))
+
+
+@dataclass(slots=True)
+class DeltaNet:
+    place: int
+    """Among the layers with a recurrent state."""
+    inputs: LoraLinear
+    output: LoraLinear
+    weights: DeltaWeights
+    widths: list[int]
+    """Outputs of each of the linears of `inputs`."""
+    states: DeltaNetBackend | None = None
+    """Set before the first step."""
+
+    def apply(self, x: torch.Tensor, cast: Float8Rows | None, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
+        """The sequences' states are brought to their last tokens on the way."""
+        assert self.states is not None
+        parts = torch.split(self.inputs.apply(x, batch, cast), self.widths, dim=1)
+        projections = Projections(*(part.contiguous() for part in parts))
+        return self.output.apply(self.states.mix(self.place, projections, self.weights, batch), batch)
+
+    def linears(self) -> tuple[LoraLinear, ...]:
+        return self.inputs, self.output
 
 
 @dataclass(slots=True)

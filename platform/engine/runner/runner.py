@@ -7,6 +7,7 @@ import torch
 
 from ..attention.backend import AttentionBackend
 from ..batch import Batch
+from ..delta_net.backend import DeltaNetBackend
 from ..kernels.token_layout import lay_out
 from ..model.decoder import Decoder
 from ..protocol import TokenLogprob
@@ -14,7 +15,16 @@ from ..sampling.sampler import Sampled, Sampler
 from ..scheduler.plan import Scheduled, StepPlan, StepResult
 from .clipping import count_clipped
 from .pooled import pool_hidden
-from .step_layout import AdapterSlots, adapter_batch, block_tables, judged, list_tokens, place_tokens, wanted_rows
+from .step_layout import (
+    AdapterSlots,
+    adapter_batch,
+    block_tables,
+    judged,
+    list_tokens,
+    place_tokens,
+    state_slots,
+    wanted_rows,
+)
 from .steps import Ended
 
 
@@ -24,13 +34,21 @@ class ModelRunner:
     depth = 1
 
     def __init__(
-        self, decoder: Decoder, cache: AttentionBackend, adapters: AdapterSlots, sampler: Sampler, block_size: int
+        self,
+        decoder: Decoder,
+        cache: AttentionBackend,
+        adapters: AdapterSlots,
+        sampler: Sampler,
+        block_size: int,
+        states: DeltaNetBackend | None = None,
     ) -> None:
+        """`states`: of a model with recurrent layers."""
         self._decoder = decoder
         self._cache = cache
         self._adapters = adapters
         self._sampler = sampler
         self._block_size = block_size
+        self._states = states
 
     def submit(self, plan: StepPlan) -> Ended:
         return Ended(self._run(plan))
@@ -39,6 +57,9 @@ class ModelRunner:
     def _run(self, plan: StepPlan) -> StepResult:
         if plan.copies:
             self._cache.copy_blocks(plan.copies)
+        if plan.state_copies:
+            assert self._states is not None
+            self._states.copy_states(plan.state_copies)
         batch, stale = self._batch(plan.scheduled)
         started = time.perf_counter()
         logits, ends = self._decoder.forward_with_ends(batch, self._cache)
@@ -66,6 +87,7 @@ class ModelRunner:
             block_tables=torch.from_numpy(tables),
             sample_rows=torch.from_numpy(wanted_rows(scheduled, query_starts)),
             lora=lora,
+            states=None if self._states is None else state_slots(scheduled, query_starts),
         )
         return batch, stale
 

@@ -14,6 +14,7 @@ import torch
 from loraplex.lora.apply.batch import NO_SLOT, LoraBatch, PageTable
 from loraplex.lora.residency.epochs import StaleError
 
+from ..batch import StateSlots
 from ..scheduler.plan import Scheduled
 from ..scheduler.sequence import Sequence
 from .token_layout import Ints
@@ -73,6 +74,20 @@ def block_tables(scheduled: list[Scheduled]) -> np.ndarray:
     for row, item in zip(tables, scheduled, strict=True):
         row[: len(item.sequence.blocks)] = item.sequence.blocks
     return tables
+
+
+def state_slots(scheduled: list[Scheduled], query_starts: np.ndarray) -> StateSlots:
+    """Of a model with recurrent layers, whose sequences each hold a state."""
+    kept = [
+        (query_starts[index] + it.position - item.start - 1, it.slot)
+        for index, item in enumerate(scheduled)
+        for it in item.kept
+    ]
+    counts = [0, *[len(item.kept) for item in scheduled]]
+    tokens, slots = np.array(kept, np.int32).reshape(-1, 2).T.copy()
+    own = np.array([item.sequence.state for item in scheduled], np.int32)
+    starts = np.cumsum(counts, dtype=np.int32)
+    return StateSlots(*map(torch.from_numpy, (own, starts, tokens, slots)))
 
 
 def wanted_rows(scheduled: list[Scheduled], query_starts: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from ..constraints.grammar_manager import GrammarManager, make_grammar_manager
 from ..core import EngineCore
 from ..device.device import Device, choose_device
 from ..kv_cache.block_pool import BlockPool
+from ..kv_cache.state_pool import StatePool
 from ..model.base_modules import DecoderModules
 from ..model.config import ModelConfig, base_signature
 from ..model.decoder_loader import DecoderLoader
@@ -30,7 +31,7 @@ from ..protocol import EngineInfo
 from ..scheduler.admission import Limits
 from ..scheduler.scheduler import Scheduler
 from ..status import AdapterStatus
-from .kv_cache_size import attention_layers, cache_dtype_name, choose_cache_dtype
+from .kv_cache_size import KvCachePlan, attention_layers, cache_dtype_name, choose_cache_dtype
 from .loaded import Builder, Loaded, Shares
 from .loaded_files import LoadedFiles
 from .static_scales import choose_scales
@@ -99,9 +100,16 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         stage.words += shares.words and f": {shares.words}"
         adapters = loaded.reserve_adapters(shares.adapters, config.adapter_host_memory)
         cache = builder.reserve_cache(loaded, shares.cache.num_blocks)
+        states = builder.reserve_states(loaded, shares.cache.num_slots)
+        stage.words += _state_words(shares.cache)
     with stages.timed("kernels compiled") as stage:
-        runner, stage.words = builder.make_runner(loaded, cache, adapters)
-    scheduler = Scheduler(_limits(loaded), BlockPool(shares.cache.num_blocks, config.block_size), adapters)
+        runner, stage.words = builder.make_runner(loaded, cache, states, adapters)
+    scheduler = Scheduler(
+        _limits(loaded),
+        BlockPool(shares.cache.num_blocks, config.block_size),
+        adapters,
+        states=None if states is None else StatePool(shares.cache.num_slots),
+    )
     grammar_manager = make_grammar_manager(config.tokenizer or config.model)
     core = EngineCore(
         scheduler,
@@ -177,6 +185,14 @@ class Stages:
         self._report(words, seconds)
 
 
+def _state_words(plan: KvCachePlan) -> str:
+    """Nothing for a model without recurrent layers."""
+    if not plan.num_slots:
+        return ""
+    size, total = plan.slot_bytes / 1e6, plan.state_bytes / 1e6
+    return f"; {plan.num_states} states of recurrent layers, {size:.1f} MB each, {total:,.0f} MB in all"
+
+
 def _limits(loaded: Loaded) -> Limits:
     config, device, scales = loaded.config, loaded.device, loaded.scales
     computed = (device.stored_dtype, loaded.cache_dtype, scales.identity, device.online.words)
@@ -235,6 +251,8 @@ def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float
         block_size=config.block_size,
         num_blocks=shares.cache.num_usable,
         kv_cache_bytes=shares.cache.bytes,
+        num_states=shares.cache.num_states,
+        state_bytes=shares.cache.state_bytes,
         kv_cache_dtype=cache_dtype_name(loaded.cache_dtype),
         kv_cache_scales=loaded.scales.words,
         kv_cache_files=loaded.files.kv_cache,

@@ -5,6 +5,8 @@ from loraplex.quant.storage.cpu_form import cpu_form
 
 from ..attention.backend import AttentionBackend
 from ..attention.cpu import cpu_attention
+from ..delta_net.backend import DeltaNetBackend
+from ..delta_net.cpu import CpuDeltaNet
 from ..device.device import free_memory
 from ..model.decoder import Decoder
 from ..model.decoder_loader import DecoderLoader
@@ -32,8 +34,15 @@ class CpuBuilder:
     def reserve_cache(self, loaded: Loaded, blocks: int) -> AttentionBackend:
         return cpu_attention(loaded.cache_shape(blocks))
 
-    def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> tuple[Runner, str]:
+    def reserve_states(self, loaded: Loaded, slots: int) -> DeltaNetBackend | None:
+        shape = loaded.state_shape()
+        return None if shape is None else CpuDeltaNet(shape, len(loaded.model.spec.recurrent_layers()), slots)
+
+    def make_runner(
+        self, loaded: Loaded, cache: AttentionBackend, states: DeltaNetBackend | None, adapters: AdapterPool
+    ) -> tuple[Runner, str]:
         sampler, block_size = Sampler(), loaded.config.block_size
+        loaded.decoder.attach_states(states)
         loaded.decoder.fuse(cache)
         warm_up(loaded.decoder, cache, adapters.table, sampler, block_size, loaded.max_model_len)
-        return ModelRunner(loaded.decoder, cache, adapters, sampler, block_size), "kernels compiled"
+        return ModelRunner(loaded.decoder, cache, adapters, sampler, block_size, states), "kernels compiled"

@@ -13,6 +13,7 @@ from loraplex.quant.storage.cuda_form import cuda_form
 from ..attention.backend import AttentionBackend
 from ..attention.cuda import CudaAttention, CudaBackend, MixedCudaAttention, cuda_attention
 from ..config import EngineConfig
+from ..delta_net.backend import DeltaNetBackend
 from ..device import cuda_stream
 from ..device.device import Device
 from ..device.device_time import DeviceTime
@@ -49,6 +50,8 @@ class CudaBuilder:
         self._queues = cuda_stream.open_queues(device.device)
 
     def load(self, loader: DecoderLoader, max_model_len: int, cache: WeightsCache | None) -> tuple[Decoder, str]:
+        if loader.config.spec.recurrent_layers():
+            raise ValueError("models with recurrent layers run on the CPU so far; set device to cpu")
         form = cuda_form(loader.device, loader.online, loader.scheme.activations)
         with no_room("the weights were loaded", "set quantization to int4 or fp8"), self._profile.weights():
             return load_decoder(loader, max_model_len, cache, form)
@@ -76,7 +79,12 @@ class CudaBuilder:
         with no_room("the KV cache was reserved", self._smaller_share()):
             return self._cache(loaded, blocks)
 
-    def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> tuple[Runner, str]:
+    def reserve_states(self, loaded: Loaded, slots: int) -> DeltaNetBackend | None:
+        return None
+
+    def make_runner(
+        self, loaded: Loaded, cache: AttentionBackend, states: DeltaNetBackend | None, adapters: AdapterPool
+    ) -> tuple[Runner, str]:
         assert isinstance(cache, CudaAttention | MixedCudaAttention)
         with no_room("steps were captured", self._smaller_share(), self._fewer_sequences()):
             runner = self._runner(loaded, cache, adapters)

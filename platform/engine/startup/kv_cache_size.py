@@ -1,4 +1,4 @@
-"""How many KV blocks fit. The arithmetic of start-up; the tensors belong to the attention backend."""
+"""How many KV blocks and recurrent states fit. The arithmetic of start-up; the tensors belong to the backends."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -7,6 +7,7 @@ import torch
 
 from ..attention.layer import LayerAttention
 from ..config import EngineConfig
+from ..delta_net.shape import StateShape
 from ..model.config import ModelConfig
 
 SHARE: Final = 0.5
@@ -18,7 +19,11 @@ EIGHT_BITS: Final = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e
 SCALE_BYTES: Final = 2
 """Of a key or value of 8 bits in each KV head, unless scales are static."""
 LEAST_BLOCKS: Final = 2
-"""One of them is padding."""
+"""One of them is padding. So with slots of states."""
+STATES_PER_SEQUENCE: Final = 2
+"""Slots that are of use: of its own state, and of a snapshot."""
+STATE_SHARE: Final = 0.5
+"""Most that slots of states take of the memory for both caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,18 @@ class KvCachePlan:
     bytes: int
     bfloat16_blocks: int
     """What the same bytes would hold in bfloat16, the padding block included."""
+    num_slots: int = 0
+    """Of recurrent states, the padding one included; 0 for a model without such layers."""
+    slot_bytes: int = 0
+
+    @property
+    def state_bytes(self) -> int:
+        return self.num_slots * self.slot_bytes
+
+    @property
+    def num_states(self) -> int:
+        """Without the padding slot."""
+        return max(0, self.num_slots - 1)
 
     @property
     def num_usable(self) -> int:
@@ -93,8 +110,9 @@ def plan_kv_cache(
     full length. ValueError when not LEAST_BLOCKS fit."""
     per_block = block_bytes(model, engine.block_size, dtype, static_scales)
     useful = 1 + engine.max_num_seqs * blocks_of(max_model_len, engine.block_size)
-    room = min(useful * per_block, int(free_memory * SHARE), MOST_BYTES)
-    plan = plan_blocks(engine, model, dtype, room, static_scales)
+    wanted = useful * per_block + most_slots(engine) * state_bytes(model)
+    room = min(wanted, int(free_memory * SHARE), MOST_BYTES)
+    plan = plan_blocks(engine, model, dtype, room, static_scales, useful)
     if plan.num_blocks < LEAST_BLOCKS:
         raise ValueError(
             f"the KV cache needs {LEAST_BLOCKS} blocks of {engine.block_size} tokens, {per_block:,} bytes each, and "
@@ -105,11 +123,60 @@ def plan_kv_cache(
 
 
 def plan_blocks(
-    engine: EngineConfig, model: ModelConfig, dtype: torch.dtype, room: int, static_scales: bool = False
+    engine: EngineConfig,
+    model: ModelConfig,
+    dtype: torch.dtype,
+    room: int,
+    static_scales: bool = False,
+    useful: int | None = None,
 ) -> KvCachePlan:
-    """num_kv_blocks if given, else what kv_cache_memory holds, else what `room` bytes hold: on any device."""
+    """num_kv_blocks if given, else what kv_cache_memory holds, else what `room` bytes hold: on any device. States come
+    out of the same bytes: no more than STATE_SHARE of them, or than what `useful` blocks leave."""
     per_block = block_bytes(model, engine.block_size, dtype, static_scales)
     budget = room if engine.kv_cache_memory is None else engine.kv_cache_memory
-    num_blocks = budget // per_block if engine.num_kv_blocks is None else engine.num_kv_blocks
+    left = 0 if useful is None else budget - useful * per_block
+    num_slots, slot_bytes = plan_slots(engine, state_bytes(model), budget, left), state_bytes(model)
+    left = budget - num_slots * slot_bytes
+    num_blocks = left // per_block if engine.num_kv_blocks is None else engine.num_kv_blocks
     total = num_blocks * per_block
-    return KvCachePlan(num_blocks, total, total // block_bytes(model, engine.block_size, torch.bfloat16))
+    in_bfloat16 = total // block_bytes(model, engine.block_size, torch.bfloat16)
+    return KvCachePlan(num_blocks, total, in_bfloat16, num_slots, slot_bytes)
+
+
+def state_layers(model: ModelConfig) -> list[StateShape]:
+    """What a sequence keeps in each recurrent layer."""
+    return [
+        StateShape(
+            num_key_heads=mixer.num_key_heads,
+            num_value_heads=mixer.num_value_heads,
+            key_head_dim=mixer.key_head_dim,
+            value_head_dim=mixer.value_head_dim,
+            conv_kernel=mixer.kernel_size,
+        )
+        for mixer in model.spec.recurrent_layers()
+    ]
+
+
+def state_bytes(model: ModelConfig) -> int:
+    """Bytes of one slot: the state of a sequence in all recurrent layers; 0 without any."""
+    return sum(shape.slot_bytes for shape in state_layers(model))
+
+
+def most_slots(engine: EngineConfig) -> int:
+    """That are of use."""
+    return 1 + STATES_PER_SEQUENCE * engine.max_num_seqs
+
+
+def plan_slots(engine: EngineConfig, slot_bytes: int, budget: int, left: int = 0) -> int:
+    """num_state_slots if given, else as many as are of use and take no more than STATE_SHARE of `budget` bytes, or
+    `left` bytes. ValueError when not even one sequence has its state."""
+    if not slot_bytes:
+        return 0
+    num_slots = min(most_slots(engine), max(left, int(budget * STATE_SHARE)) // slot_bytes)
+    num_slots = num_slots if engine.num_state_slots is None else engine.num_state_slots
+    if num_slots < LEAST_BLOCKS:
+        raise ValueError(
+            f"the states of recurrent layers need {LEAST_BLOCKS} slots, {slot_bytes:,} bytes each, and half of the "
+            f"cache memory of {budget:,} bytes has room for {num_slots}; raise kv_cache_memory or num_state_slots"
+        )
+    return num_slots

@@ -15,6 +15,8 @@ from loraplex.lora.residency.pool import AdapterPool
 
 from ..attention.backend import AttentionBackend, CacheShape
 from ..config import EngineConfig
+from ..delta_net.backend import DeltaNetBackend
+from ..delta_net.shape import StateShape
 from ..device.device import Device
 from ..kernels.cuda.sampling.layout import MOST_TOKENS
 from ..model.base_modules import DecoderModules
@@ -25,7 +27,7 @@ from ..pooling.token_judge import TokenJudge
 from ..pooling.vectors import Vector
 from ..runner.steps import Runner
 from ..status import DeviceMemory
-from .kv_cache_size import KvCachePlan, attention_layers
+from .kv_cache_size import KvCachePlan, attention_layers, state_layers
 from .loaded_files import LoadedFiles
 from .static_scales import CacheScales
 from .weights_cache import WeightsCache
@@ -61,6 +63,12 @@ class Loaded:
             refuse=partial(why_not_on_cuda, self.base, MOST_TOKENS) if self.device.is_cuda else lambda contents: None,
         )
 
+    def state_shape(self) -> StateShape | None:
+        """Of each recurrent layer; None without any."""
+        shapes = state_layers(self.model)
+        assert len(set(shapes)) <= 1
+        return shapes[0] if shapes else None
+
     def cache_shape(self, blocks: int) -> CacheShape:
         return cache_shape(self.model, self.cache_dtype, blocks, self.config.block_size, self.scales)
 
@@ -90,7 +98,12 @@ class Builder(Protocol):
 
     def reserve_cache(self, loaded: Loaded, blocks: int) -> AttentionBackend: ...
 
-    def make_runner(self, loaded: Loaded, cache: AttentionBackend, adapters: AdapterPool) -> tuple[Runner, str]:
+    def reserve_states(self, loaded: Loaded, slots: int) -> DeltaNetBackend | None:
+        """None without recurrent layers."""
+
+    def make_runner(
+        self, loaded: Loaded, cache: AttentionBackend, states: DeltaNetBackend | None, adapters: AdapterPool
+    ) -> tuple[Runner, str]:
         """One that compiles nothing any more, and in words what was done for that."""
 
 

@@ -9,7 +9,7 @@ from loraplex.lora.apply.batch import LoraBatch, PageTable
 from loraplex.lora.apply.vocabulary import compile_kernels
 
 from ..attention.backend import AttentionBackend
-from ..batch import Batch
+from ..batch import Batch, StateSlots
 from ..kernels import norm, silu
 from ..kernels.token_layout import lay_out
 from ..model.decoder import Decoder
@@ -67,6 +67,7 @@ def _dummy_batch(counts: list[int], lengths: list[int], block_size: int) -> Batc
         context_lengths=torch.from_numpy(context_lengths),
         block_tables=torch.from_numpy(tables),
         sample_rows=torch.tensor(counts[:1]) - 1,
+        states=StateSlots(*(torch.zeros(size, dtype=torch.int32) for size in (len(counts), len(counts) + 1, 0, 0))),
     )
 
 

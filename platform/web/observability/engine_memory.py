@@ -11,7 +11,9 @@ def memory_parts(info: EngineInfo) -> dict[str, int]:
     steps: dict[str, int] = {}
     if device is not None:
         steps = {"activations": device.activations, "graphs": device.graphs, "graph_pool": device.graph_pool}
-    return {"weights": info.weight_bytes, **steps, "adapters": info.adapter_memory, "kv_cache": info.kv_cache_bytes}
+    states = {"recurrent_states": info.state_bytes} if info.num_states else {}
+    caches = {"adapters": info.adapter_memory, "kv_cache": info.kv_cache_bytes, **states}
+    return {"weights": info.weight_bytes, **steps, **caches}
 
 
 def memory_words(info: EngineInfo) -> str:

@@ -15,7 +15,7 @@ from loraplex.registry.snapshot import Snapshot, Snapshots
 
 from ..adapters.engine_door import EngineDoor
 from .engine_memory import memory_parts
-from .kv_cache import bfloat16_tokens, tokens, written_values
+from .kv_cache import bfloat16_tokens, held_states, tokens, written_values
 from .metrics import adapter_label
 
 LABELS: Final = ("model_name", "engine")
@@ -75,6 +75,8 @@ class EngineCollector(Collector):
         )
         yield _capacity(info)
         yield _memory(info)
+        if info.num_states:
+            yield _states(info, status)
         steps, loads = status.step_tokens, status.adapter_load_seconds
         yield _histogram("vllm:iteration_tokens_total", "Tokens of an engine step", steps, LABELS, self._values)
         yield _histogram("vllm:lora_adapter_load_seconds", "Time of an adapter's load", loads, LABELS, self._values)
@@ -96,6 +98,16 @@ def _capacity(info: EngineInfo) -> GaugeMetricFamily:
     family.add_metric((info.kv_cache_dtype, "true"), tokens(info))
     if info.kv_cache_dtype != "bfloat16":
         family.add_metric(("bfloat16", "false"), bfloat16_tokens(info))
+    return family
+
+
+def _states(info: EngineInfo, status: EngineStatus) -> GaugeMetricFamily:
+    """Of models with recurrent layers: snapshots are free, and can still serve a prefix."""
+    family = GaugeMetricFamily("loraplex_recurrent_states", "Slots of recurrent states by use", labels=("use",))
+    snapshots = status.cached_states
+    counts = {"held": held_states(info, status), "snapshot": snapshots, "blank": status.free_states - snapshots}
+    for use, count in counts.items():
+        family.add_metric((use,), count)
     return family
 
 

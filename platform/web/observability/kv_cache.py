@@ -2,8 +2,10 @@
 
 from typing import Final
 
-from loraplex.engine.protocol import EngineInfo
+from loraplex.engine.protocol import EngineInfo, EngineStatus
 from loraplex.engine.status import Clipping
+
+from ..units import count_words
 
 EIGHT_BITS: Final = ("fp8_e4m3", "fp8_e5m2", "int8")
 LEAST_PERCENT: Final = 0.001
@@ -18,6 +20,17 @@ def tokens(info: EngineInfo) -> int:
 def bfloat16_tokens(info: EngineInfo) -> int:
     """That its bytes would hold in bfloat16."""
     return info.bfloat16_blocks * info.block_size
+
+
+def held_states(info: EngineInfo, status: EngineStatus) -> int:
+    """Recurrent states that requests hold."""
+    return info.num_states - status.free_states
+
+
+def state_words(info: EngineInfo, status: EngineStatus) -> str:
+    """How many recurrent states are held, and how many snapshots are kept for the prefix cache."""
+    snapshots = count_words(status.cached_states, "snapshot")
+    return f"{held_states(info, status):,} of {info.num_states:,} states, {snapshots} reusable"
 
 
 def dtype_words(info: EngineInfo) -> str:

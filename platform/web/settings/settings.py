@@ -150,6 +150,9 @@ class Settings(BaseSettings):
         "dynamic (per token), or auto (static if available)",
     )
     num_kv_blocks: Count | None = Field(None, description="Exact number of KV blocks; overrides kv_cache_memory")
+    num_state_slots: Count | None = Field(
+        None, description="Exact number of states of recurrent layers; none: two per sequence, in half the KV cache"
+    )
     enable_prefix_caching: bool = Field(True, description="Reuse the KV cache of shared prompt prefixes")
     adapter_memory: Bytes | None = Field(
         None, description="Memory for the weights of loaded adapters; none: 512 MiB, or adapter_memory_share of a GPU's"

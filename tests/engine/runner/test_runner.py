@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from loraplex.engine.batch import Batch
+from loraplex.engine.kv_cache.prefix import BlockKey
 from loraplex.engine.model.decoder import Ends
 from loraplex.engine.protocol import AdapterRef, GenerateRequest
 from loraplex.engine.runner.runner import ModelRunner
 from loraplex.engine.sampling.sampler import Sampler
 from loraplex.engine.sampling_params import SamplingParams
-from loraplex.engine.scheduler.plan import Scheduled, StepPlan
+from loraplex.engine.scheduler.plan import Kept, Scheduled, StepPlan
 from loraplex.engine.scheduler.sequence import Request, Sequence
 from loraplex.lora.apply.batch import PageTable
 
@@ -92,6 +93,35 @@ def test_a_mixed_step_becomes_one_batch(runner: ModelRunner, decoder: EchoDecode
     assert batch.lora is None
     assert result.sampled.token_ids == [7, 2]
     assert cache.copies == [(7, 8), (8, 9)]
+
+
+class RecordingStates:
+    def __init__(self) -> None:
+        self.copies: list[tuple[int, int]] = []
+
+    def copy_states(self, pairs: list[tuple[int, int]]) -> None:
+        self.copies += pairs
+
+
+def test_states_are_told_by_slot_with_the_tokens_after_which_they_are_kept(
+    decoder: EchoDecoder, cache: RecordingCache
+) -> None:
+    states, key = RecordingStates(), BlockKey(b"", b"")
+    runner = ModelRunner(decoder, cache, Slots(), Sampler(), 4, states)  # type: ignore[arg-type]
+    decode = Scheduled(sequence([1, 2, 3, 4, 5, 6], [7, 2]), start=5, count=1, sample=True)
+    kept = [Kept(4, 8, key), Kept(6, 3, key)]
+    chunk = Scheduled(sequence([8, 7, 6, 5, 4, 3, 2], [3, 9, 1]), start=2, count=4, sample=False, kept=kept)
+    prompt = Scheduled(sequence([3, 1], [5]), start=0, count=2, sample=True, kept=[Kept(1, 9, key)])
+    for item, slot in ((decode, 5), (chunk, 1), (prompt, 6)):
+        item.sequence.state = slot
+    runner.submit(StepPlan([decode, chunk, prompt], state_copies=[(7, 6)])).result()
+    found = decoder.batch.states
+    assert found is not None and states.copies == [(7, 6)]
+    assert found.slots.tolist() == [5, 1, 6]
+    assert found.kept_starts.tolist() == [0, 0, 2, 3]
+    assert found.kept_tokens.tolist() == [2, 4, 5] and found.kept_slots.tolist() == [8, 3, 9]
+    for tensor in (found.slots, found.kept_starts, found.kept_tokens, found.kept_slots):
+        assert tensor.dtype == torch.int32 and tensor.is_contiguous()
 
 
 def test_dtypes_are_those_of_the_contract(runner: ModelRunner, decoder: EchoDecoder) -> None:

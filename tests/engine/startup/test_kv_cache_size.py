@@ -1,4 +1,3 @@
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -17,19 +16,17 @@ from loraplex.engine.startup.kv_cache_size import (
     plan_kv_cache,
 )
 
-MODEL: ModelConfig = parse_config(
-    {
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": 100,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 128,
-    },
-    {},
-)
+RAW = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+MODEL: ModelConfig = parse_config(RAW, {})
 PER_BLOCK = 2 * 3 * 16 * 2 * 16 * 2
 GIB = 1 << 30
 
@@ -62,7 +59,7 @@ def test_a_budget_without_room_for_two_blocks_is_refused_with_the_numbers() -> N
 @pytest.mark.parametrize(("head_dim", "ratio"), [(64, 1.9), (128, 1.96)])
 @pytest.mark.parametrize("name", EIGHT_BITS)
 def test_eight_bits_hold_nearly_twice_the_tokens_of_bfloat16(name: str, head_dim: int, ratio: float) -> None:
-    model, dtype = dataclasses.replace(MODEL, head_dim=head_dim), choose_cache_dtype(name, torch.float32)
+    model, dtype = parse_config(RAW | {"head_dim": head_dim}, {}), choose_cache_dtype(name, torch.float32)
     config = EngineConfig(model="m", kv_cache_memory=1 << 30)
     wide, short = (plan_kv_cache(config, model, 128, found, GIB) for found in (torch.bfloat16, dtype))
     assert ratio <= short.num_usable / wide.num_usable <= 2

@@ -74,6 +74,17 @@ async def test_the_kv_cache_is_compared_with_one_of_bfloat16(client: httpx.Async
     assert (await scrape(client))[name] == {(("dtype", "bfloat16"), ("in_use", "true")): 1024}
 
 
+async def test_recurrent_states_are_counted_by_use(client: httpx.AsyncClient, engine: FakeEngine) -> None:
+    assert "loraplex_recurrent_states" not in await scrape(client)
+    assert engine.info is not None
+    engine.info.num_states, engine.info.state_bytes = 40, 3 << 20
+    engine.free_states, engine.cached_states = 28, 5
+    found = await scrape(client)
+    counts = {dict(labels)["use"]: value for labels, value in found["loraplex_recurrent_states"].items()}
+    assert counts == {"held": 12, "snapshot": 5, "blank": 23}
+    assert found["loraplex_engine_memory_bytes"][(("part", "recurrent_states"),)] == 3 << 20
+
+
 async def test_what_memory_is_for(client: httpx.AsyncClient, engine: FakeEngine) -> None:
     async def parts() -> dict[str, float]:
         found = (await scrape(client))["loraplex_engine_memory_bytes"]

@@ -101,6 +101,17 @@ class DeltaNetSpec:
     norm: NormSpec
     """Gated, over each value head of the result."""
 
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Names in the layer and shapes of what is neither a linear nor a norm that adapters may bring: convolution,
+        A_log, dt_bias, and the weight of `norm`."""
+        block = self.output.path.rpartition(".")[0]
+        return {
+            f"{block}.conv1d.weight": (self.inputs[0].outputs, 1, self.kernel_size),
+            f"{block}.A_log": (self.num_value_heads,),
+            f"{block}.dt_bias": (self.num_value_heads,),
+            f"{self.norm.path}.weight": (self.norm.size,),
+        }
+
 
 MixerSpec = AttentionSpec | DeltaNetSpec
 
@@ -194,6 +205,10 @@ class ModelSpec:
     """How the names of tensors begin that are not served -> what they are, for people."""
     derived: tuple[str, ...] = ()
     """How the names of buffers end that old checkpoints store and that follow from the description."""
+
+    def recurrent_layers(self) -> list[DeltaNetSpec]:
+        """The mixers that keep a state, in the order of their layers."""
+        return [layer.mixer for layer in self.layers if isinstance(layer.mixer, DeltaNetSpec)]
 
     def attention_layers(self) -> list[tuple[int, AttentionSpec]]:
         """The layers that attend, with their numbers."""

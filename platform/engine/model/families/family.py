@@ -87,8 +87,16 @@ def pre_norm_layer(mixer: AttentionSpec, feed_forward: FeedForwardSpec, norm: No
     return LayerSpec(mixer=mixer, feed_forward=feed_forward, mixer_norm=before, feed_forward_norm=between)
 
 
-def text_model(raw: Raw, layers: list[LayerSpec], norm: NormSpec, *, tied: bool = False) -> ModelSpec:
-    """As Llama has it. `tied`: where config.json does not say."""
+def text_model(
+    raw: Raw,
+    layers: list[LayerSpec],
+    norm: NormSpec,
+    *,
+    tied: bool = False,
+    renamed: Mapping[str, str] | None = None,
+    left_out: Mapping[str, str] | None = None,
+) -> ModelSpec:
+    """As Llama has it. `tied`: where config.json does not say; the others as of ModelSpec."""
     hidden_size = positive(raw, "hidden_size")
     return ModelSpec(
         hidden_size=hidden_size,
@@ -96,4 +104,6 @@ def text_model(raw: Raw, layers: list[LayerSpec], norm: NormSpec, *, tied: bool 
         layers=tuple(layers),
         norm=norm,
         head=HeadSpec(is_tied=flag(raw, "tie_word_embeddings", tied)),
+        renamed=renamed or {},
+        left_out=left_out or {},
     )

@@ -8,7 +8,7 @@ from loraplex.engine.status import AdapterStatus
 
 from ...access.caller import Caller
 from ...management.engine_view import status_for
-from ...observability.kv_cache import dtype_words, tokens
+from ...observability.kv_cache import dtype_words, held_states, tokens
 from ...state import State
 from ...units import count_words, size_words
 from ..figures.known_adapters import Known, known_adapters
@@ -66,6 +66,10 @@ class CacheView:
     kv_tokens: str
     """That fit in the KV cache; `kv_words`: its dtype and size."""
     kv_words: str
+    states: str
+    """Recurrent states that requests hold, in words; empty for a model without recurrent layers."""
+    state_words: str
+    """How many there are, their size, and the snapshots among them."""
     pinned: int
     evictions: int
     """Of all adapters since the engine's start, so that it never falls when one goes."""
@@ -82,6 +86,7 @@ def cache_view(state: State, caller: Caller, most: int) -> CacheView | None:
     known = sorted((one for one in status.adapters if one.digest in owners), key=_place)
     leaving = next_out(known)
     used, capacity = status.adapter_bytes_used, info.adapter_memory
+    snapshots = count_words(status.cached_states, "snapshot")
     host_used, host_capacity = status.adapter_host_bytes_used, info.adapter_host_memory
     return CacheView(
         rows=[_row(one, owners, one is leaving) for one in known[:most]],
@@ -97,6 +102,8 @@ def cache_view(state: State, caller: Caller, most: int) -> CacheView | None:
         host_share=_percent(host_used, host_capacity),
         kv_tokens=f"{tokens(info):,}",
         kv_words=f"{dtype_words(info)}, {size_words(info.kv_cache_bytes)}",
+        states=f"{held_states(info, status):,}" if info.num_states else "",
+        state_words=f"of {info.num_states:,} in {size_words(info.state_bytes)}, {snapshots} kept",
         pinned=sum(one.pinned for one in known),
         evictions=status.adapter_evictions,
         next_name=_name(owners[leaving.digest]) if leaving else None,

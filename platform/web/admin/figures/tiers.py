@@ -1,9 +1,10 @@
-"""How full each memory is: KV cache, adapter memory, host cache."""
+"""How full each memory is: KV cache, recurrent states, adapter memory, host cache."""
 
 from typing import Any, Final
 
 from loraplex.engine.protocol import EngineInfo, EngineStatus
 
+from ...observability.kv_cache import held_states, state_words
 from ...units import size_words
 
 CACHED: Final = 1
@@ -24,9 +25,15 @@ def tiers(status: EngineStatus | None, info: EngineInfo | None) -> list[dict[str
     host = info.adapter_host_memory
     return [
         {"name": "KV cache", "share": used / max(1, info.num_blocks), "words": blocks},
+        *([_states(status, info)] if info.num_states else []),
         _bytes("Adapter memory", status.adapter_bytes_used, info.adapter_memory),
         *([_bytes("Host cache", status.adapter_host_bytes_used, host)] if host else []),
     ]
+
+
+def _states(status: EngineStatus, info: EngineInfo) -> dict[str, Any]:
+    share = held_states(info, status) / info.num_states
+    return {"name": "Recurrent states", "share": round(share, 4), "words": state_words(info, status)}
 
 
 def _bytes(name: str, used: int, capacity: int) -> dict[str, Any]:

@@ -75,6 +75,7 @@ def model_facts(state: State) -> list[tuple[str, str]]:
         ("Context", f"{info.max_model_len:,} tokens"),
         ("Weights", f"{info.quantization or info.dtype}, {size_words(info.weight_bytes)}"),
         ("KV cache", f"{tokens(info):,} tokens in {dtype_words(info)}, {size_words(info.kv_cache_bytes)}"),
+        *([("Recurrent states", f"{info.num_states:,} in {size_words(info.state_bytes)}")] if info.num_states else []),
         *([("KV scales", info.kv_cache_scales)] if info.kv_cache_scales else []),
         ("Adapter memory", size_words(info.adapter_memory)),
         ("Compute", info.compute),
