@@ -17,6 +17,8 @@ FOLDER: Final = Path(__file__).resolve().parent
 PROJECT: Final = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]
 APART: Final = frozenset({"torch", "triton", "setuptools"})
 """torch: it comes in builds for CPUs and for GPUs, before all others. The others come with it, or not at all."""
+EXTRAS: Final = ("postgres", "grpc", "otel")
+"""Of the images: what a setting alone turns on."""
 HEAD: Final = "# Written by deploy/requirements.py\n"
 
 
@@ -51,7 +53,7 @@ def _applies(requirement: Requirement, extra: str) -> bool:
 
 def main() -> None:
     try:
-        (FOLDER / "requirements.txt").write_text(HEAD + "\n".join(pins(direct("postgres"))) + "\n")
+        (FOLDER / "requirements.txt").write_text(HEAD + "\n".join(pins(direct(*EXTRAS))) + "\n")
     except PackageNotFoundError as error:
         raise SystemExit(f"{error.name} is not installed here. Run this where the tests run: make test") from None
 

@@ -50,7 +50,8 @@ class StoredResponses:
         self._database = database
 
     def put(self, tenant: str, actor: str, response: KeptResponse, previous: Sequence[str] = ()) -> None:
-        """`previous`: ids of those that it follows, the first one first. They are used by that."""
+        """`previous`: ids of those that it follows, the first one first. They are used by that. One with the same id is
+        replaced: that of a line of a batch that ran again."""
         with self._database.write() as session:
             row = StoredResponse(
                 id=response.id,
@@ -63,7 +64,7 @@ class StoredResponses:
                 created_at=response.created_at,
                 used_at=response.created_at,
             )
-            session.add(row)
+            session.merge(row)
             used = update(StoredResponse).where(StoredResponse.id.in_(previous))
             session.execute(used.values(used_at=response.created_at))
 

@@ -100,10 +100,12 @@ def test_requirements_are_pinned_and_complete() -> None:
         line for line in (ROOT / "deploy" / "requirements.txt").read_text().splitlines() if not line.startswith("#")
     ]
     pinned = dict(line.split("==") for line in lines)
-    for wanted in requirements.direct("postgres"):
+    for wanted in requirements.direct(*requirements.EXTRAS):
         if wanted.name not in requirements.APART:
             assert pinned[wanted.name.lower()] in wanted.specifier, f"{wanted}: run deploy/requirements.py again"
-    assert {Requirement(line).name for line in requirements.pins(requirements.direct("postgres"))} <= set(pinned)
+    assert {Requirement(line).name for line in requirements.pins(requirements.direct(*requirements.EXTRAS))} <= set(
+        pinned
+    )
 
 
 def test_every_package_has_its_licence_in_the_list() -> None:

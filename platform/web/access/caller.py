@@ -36,6 +36,8 @@ class Caller:
     """The credential's own tenant, where another one's things are meant."""
     books: Books | None = None
     """Of a line of a batch: where it is booked. It runs behind all requests of people."""
+    line: str = ""
+    """Of a line of a batch: 32 hexadecimal digits, the same when it runs again after a crash."""
 
     @property
     def by(self) -> By:

@@ -100,7 +100,7 @@ class BatchRun:
 
         async def run(line: Line) -> None:
             try:
-                record = await self._lines.run(line, self._whose)
+                record = await self._lines.run(line, self._whose, self._id)
                 await appender.append(record)
             finally:
                 places.release()

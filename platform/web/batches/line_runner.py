@@ -1,6 +1,7 @@
 """LineRunner: a line is asked as any other request, again where the server had no room, and becomes a record."""
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -70,8 +71,10 @@ class LineRunner:
     def __init__(self, app: ASGIApp, inference: Inference, gate: Gate) -> None:
         self._app, self._inference, self._gate = app, inference, gate
 
-    async def run(self, line: Line, caller_of: Callable[[], Caller]) -> Record:
-        """`caller_of`: on whose behalf, asked before each attempt."""
+    async def run(self, line: Line, caller_of: Callable[[], Caller], batch: str = "") -> Record:
+        """`caller_of`: on whose behalf, asked before each attempt. `batch`: its id, for lines that may run again when
+        the server dies: what they leave behind is then replaced."""
+        name = _name(batch, line) if batch else ""
         request_id = f"batch_req_{uuid.uuid4().hex}"
         if line.problem is not None:
             return Record(line.number, False, None, refused_line(request_id, line, line.problem))
@@ -80,7 +83,8 @@ class LineRunner:
             await self._until_there_is_room(caller_of().tenant)
             book = LineBook()
             async with self._gate.inside(caller_of().tenant):
-                answered = await ask(self._app, replace(caller_of(), books=book), line.url, line.body, request_id)
+                caller = replace(caller_of(), books=book, line=name)
+                answered = await ask(self._app, caller, line.url, line.body, request_id)
             wait = _wait(answered, attempt)
             if wait is None:
                 break
@@ -101,6 +105,10 @@ class LineRunner:
         except (ApiError, RequestRejected):
             return False
         return True
+
+
+def _name(batch: str, line: Line) -> str:
+    return hashlib.sha256(f"{batch} {line.number}".encode()).hexdigest()[:32]
 
 
 def refused_line(request_id: str, line: Line, error: BatchError) -> msgspec.Raw:

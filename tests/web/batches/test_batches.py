@@ -10,13 +10,16 @@ from typing import Any
 import httpx
 import pytest
 from openai import AsyncOpenAI
+from sqlalchemy import select
 
 from loraplex.engine.protocol import LAST
 from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.access.quotas import Quota
+from loraplex.registry.batches.journal import Record
 from loraplex.registry.database import tables
 from loraplex.registry.database.tables import utc_now
 from loraplex.registry.usage.usage import UsageQuery
+from loraplex.web.batches.appender import Appender
 from loraplex.web.settings.settings import Settings
 from loraplex.web.state import State, open_state
 
@@ -380,6 +383,39 @@ async def test_a_server_that_stops_leaves_the_batch_to_the_next(
     [row] = again.registry.usage.sums(UsageQuery(by=()))
     assert (row.requests, row.unknown, row.completion_tokens) == (60, 0, 240)
     assert not [*again.registry.store.batches.iterdir()]
+
+
+async def test_a_response_of_a_line_that_runs_again_is_kept_once(
+    state: State, engine: FakeEngine, settings: Settings, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server dies between the response's row and the line's record."""
+    async with served(state) as client:
+        with monkeypatch.context() as lost:
+            lost.setattr(Appender, "append", never)
+            asked = [{"model": "tiny", "input": f"What is {number}?"} for number in range(8)]
+            made = await begin(client, lines(asked, RESPONSES), RESPONSES)
+            async with asyncio.timeout(20):
+                while len(kept_responses(state)) < 5:
+                    await asyncio.sleep(0.02)
+            first = kept_responses(state)
+    again = open_state(settings, checkpoint, FakeEngine(Tokenizer(checkpoint)))
+    async with served(again) as client:
+        batch = await until_ended(client, made["id"])
+        rows = (await results(client, batch, "output")).values()
+        ids = {row["response"]["body"]["id"] for row in rows}
+        assert len(ids) == 8 and kept_responses(again) == ids and first < ids
+        for row in rows:
+            body = row["response"]["body"]
+            assert (await client.get(f"/v1/responses/{body['id']}")).json() == body
+
+
+async def never(appender: Appender, record: Record) -> None:
+    await asyncio.Event().wait()
+
+
+def kept_responses(state: State) -> set[str]:
+    with state.registry.database.read() as session:
+        return set(session.scalars(select(tables.StoredResponse.id)))
 
 
 async def test_users_come_first(state: State, engine: FakeEngine) -> None:

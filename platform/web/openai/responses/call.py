@@ -27,6 +27,7 @@ from .conversation import Conversation
 from .fields import check_members
 from .format import ResponsesFormat
 from .memory import Keeping, earlier
+from .output import new_id
 from .schemas import ResponsesRequest
 
 router = APIRouter(tags=["OpenAI"])
@@ -56,7 +57,8 @@ async def read_response(
     check_chat(chat)
     keeping = None
     if fields.store and settings.response_days:
-        keeping = Keeping(store, caller.tenant, caller.actor, body["input"], before.ids)
+        id = f"resp_{caller.line}" if caller.line else new_id("resp")
+        keeping = Keeping(id, store, caller.tenant, caller.actor, body["input"], before.ids)
     return ResponsesCall(fields, conversation, ChatCall(chat, members), keeping), ignored_header(ignored)
 
 

@@ -21,11 +21,12 @@ ECHOED: Final = (
 class Document:
     """Of one response, at any moment of its life."""
 
-    def __init__(self, fields: ResponsesRequest, chat: ChatRequest, is_kept: bool) -> None:
-        """`chat`: the request as a chat, with what the serving profile says for it."""
+    def __init__(self, fields: ResponsesRequest, chat: ChatRequest, kept_as: str | None) -> None:
+        """`chat`: the request as a chat, with what the serving profile says for it. `kept_as`: its id; None: it is not
+        kept."""
         text = fields.text or TextOptions()
         self._members: dict[str, Any] = {
-            "id": new_id("resp"),
+            "id": kept_as or new_id("resp"),
             "object": "response",
             "created_at": int(time.time()),
             **{name: getattr(fields, name) for name in ECHOED},
@@ -41,7 +42,7 @@ class Document:
             "reasoning": {"effort": None, "summary": None},
             "service_tier": "default",
             "background": False,
-            "store": is_kept,
+            "store": kept_as is not None,
             "temperature": chat.temperature,
             "top_p": chat.top_p,
         }

@@ -30,7 +30,7 @@ class ResponsesFormat:
         """`chat`: the request as a chat, with what the serving profile says for it. `keeping`: None, it is not kept."""
         self._reader = AnswerReader(reading)
         self._keeping, self._final = keeping, dict[str, Any]()
-        self._document = Document(asked, chat, keeping is not None)
+        self._document = Document(asked, chat, None if keeping is None else keeping.id)
         self._output = Output()
         self._entries, self._shown = list[TokenLogprob](), 0
         """Log-probabilities of all tokens, and how many of them need not be looked at again."""

@@ -66,6 +66,8 @@ async def earlier(store: StoredResponses, caller: Caller, previous: str | None, 
 class Keeping:
     """How one response is kept. `input`: as it was sent."""
 
+    id: str
+    """Of the response."""
     store: StoredResponses
     tenant: str
     actor: str
