@@ -82,7 +82,7 @@ class MeasuredEngine:
     def rank_bytes(self, ranks: int) -> int:
         """What so many ranks of all linears of the layers have to take: a row of A and one of B each."""
         base = base_signature(self._model)
-        numbers = sum(inputs + outputs for inputs, outputs in base.kinds.values())
+        numbers = sum(inputs + outputs for inputs, outputs in base.linears.values())
         return ranks * base.num_layers * numbers * self._engine.adapters.table.arena.element_size()
 
     def count_loads(self) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from loraplex.lora.files.manifest import BaseSignature
+from loraplex.lora.files.manifest import BaseSignature, ModuleKind
 from loraplex.registry.access.quotas import Quota
 from loraplex.registry.base import ServedBase
 from loraplex.registry.database import tables
@@ -25,7 +25,9 @@ from loraplex.web.access.permissions import Permission, permissions_of_key
 from loraplex.web.quotas.quotas import Quotas, account_of, tokens_to_reserve
 from loraplex.web.usage.bookkeeping import FLUSH_SECONDS
 
-BASE = ServedBase("base", BaseSignature("f" * 64, 2, {"q_proj": (8, 8)}))
+BASE = ServedBase(
+    "base", BaseSignature("f" * 64, 2, {"q_proj": ModuleKind("self_attn.q_proj", "linear", 8, 8, (0, 1))})
+)
 COUNT = 500
 QUOTA = Quota(requests_per_minute=2**40, tokens_per_minute=2**40, max_concurrent=1000, tokens_per_day=2**50)
 

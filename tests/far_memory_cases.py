@@ -31,7 +31,7 @@ from loraplex.engine.kernels.cuda.sampling.layout import (
     make_buffers,
     make_shape,
 )  # fmt: skip
-from loraplex.lora.apply.batch import KINDS, PageTable
+from loraplex.lora.apply.batch import PageTable
 from loraplex.lora.kernels.cuda import own_logits
 from loraplex.lora.kernels.cuda.entry import StepTensors, add_lora, scale_outputs
 from loraplex.lora.kernels.cuda.own_embedding import add_embedding
@@ -43,6 +43,7 @@ from loraplex.quant.kernels.cuda.dequantize import dequantize
 from loraplex.quant.kernels.cuda.layout import INTEGER8, TILE_ORDER
 from loraplex.quant.kernels.cuda.tiles import PANEL
 from tests.engine.attention.shapes import alike
+from tests.lora.signatures import KINDS, row_shapes
 from tests.triton_interpreter import one_patch_a_module, rounding
 
 __all__ = ["one_patch_a_module", "rounding"]
@@ -198,7 +199,7 @@ class Adapters:
         places = (2, len(KINDS))
         self.table = PageTable(
             arena=self.arena, offset=far(*places, 2, dtype=INT64), rank=far(*places, 2, dtype=INT32),
-            scaling=far(*places, 2), shapes=shapes,
+            scaling=far(*places, 2), shapes=row_shapes(shapes),
         )  # fmt: skip
         self.table.vectors.fill_(-1)
         self.tokens = tokens

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from loraplex.lora.apply.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.apply.batch import RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.lora.apply.step_buffers import StepBuffers
 from loraplex.lora.kernels.cuda.entry import add_lora
 from loraplex.lora.kernels.cuda.tiles import ALIGNMENT_BYTES
@@ -70,7 +70,7 @@ def time_beside_base(adapters: int, stage: Stage) -> float:
 
 def add(step: Step, y: torch.Tensor, x: torch.Tensor, layer: int, name: str) -> None:
     kinds = GROUPS[name]
-    indices, widths = tuple(map(LINEARS.index, kinds)), tuple([step.table.shapes[kind][1] for kind in kinds])
+    indices, widths = step.table.group(kinds)
     add_lora(y, x, step.buffers.tensors, step.buffers.bound_chunks(len(x)), layer, indices, widths)
 
 
@@ -97,7 +97,7 @@ def reference(step: Step, x: torch.Tensor, layer: int, kinds: tuple[str, ...]) -
         first = 0
         for kind in kinds:
             width = step.table.shapes[kind][1]
-            factors = step.table.scaling[slot, LINEARS.index(kind), layer] * step.scales.to(x.device)[tokens, None]
+            factors = step.table.scaling[slot, step.table.row(kind), layer] * step.scales.to(x.device)[tokens, None]
             for a, b in pages(step.table, slot, kind, layer):
                 result[tokens, first : first + width] += (x[tokens].float() @ a.float().T) * factors @ b.float()
             first += width
@@ -107,7 +107,7 @@ def reference(step: Step, x: torch.Tensor, layer: int, kinds: tuple[str, ...]) -
 def pages(table: PageTable, slot: int, kind: str, layer: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """A [8, in] and B [8, out] of each page."""
     inputs, outputs = table.shapes[kind]
-    for offset in table.offset[slot, LINEARS.index(kind)].tolist():
+    for offset in table.offset[slot, table.row(kind)].tolist():
         page = table.arena[offset + layer * RANKS_PER_PAGE * (inputs + outputs) :][
             : RANKS_PER_PAGE * (inputs + outputs)
         ]
@@ -132,13 +132,13 @@ def make_table(stage: Stage, adapters: int) -> PageTable:
     shapes, pages_each = linear_shapes(size), -(-size.rank // RANKS_PER_PAGE)
     step = ALIGNMENT_BYTES // size.dtype.itemsize
     places = {kind: -(-size.layers * RANKS_PER_PAGE * sum(shape) // step) * step for kind, shape in shapes.items()}
-    offset, position = torch.zeros(adapters, len(LINEARS), pages_each, dtype=torch.int64), 0
+    offset, position = torch.zeros(adapters, len(shapes), pages_each, dtype=torch.int64), 0
     for slot in range(adapters):
-        for index, kind in enumerate(LINEARS):
+        for index, kind in enumerate(shapes):
             for page in range(pages_each):
                 offset[slot, index, page] = position
                 position += places[kind]
-    per_layer = (adapters, len(LINEARS), size.layers)
+    per_layer = (adapters, len(shapes), size.layers)
     return PageTable(
         arena=torch.randn(position, dtype=size.dtype, device=stage.device).mul_(WEIGHT),
         offset=offset.to(stage.device),
@@ -151,7 +151,8 @@ def make_table(stage: Stage, adapters: int) -> PageTable:
 def linear_shapes(size: Size) -> dict[str, tuple[int, int]]:
     """kind -> inputs and outputs."""
     query, kv = size.heads * size.head_dim, size.kv_heads * size.head_dim
-    outputs = dict(zip(LINEARS, (query, kv, kv, size.hidden, *(size.intermediate,) * 2, size.hidden), strict=True))
+    linears = [kind for kinds in GROUPS.values() for kind in kinds]
+    outputs = dict(zip(linears, (query, kv, kv, size.hidden, *(size.intermediate,) * 2, size.hidden), strict=True))
     return {kind: (size.linears[name][1], outputs[kind]) for name, kinds in GROUPS.items() for kind in kinds}
 
 

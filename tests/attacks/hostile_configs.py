@@ -201,7 +201,6 @@ def code_and_other_features() -> Iterator[Setting]:
     yield "megatron", "Megatron", {"megatron_config": {"a": 1}, "megatron_core": "antigravity"}
     yield "parameters", "bare parameters", {"target_parameters": ["mlp.experts.gate_up_proj"]}
     yield "replication", "replacing layers of the base is not supported", {"layer_replication": [[0, 2], [1, 2]]}
-    yield "fan-in-fan-out", "fan_in_fan_out is set", {"fan_in_fan_out": True}
     unknown = "unknown settings may change the answers"
     for value in (True, 2, 0.5, "yes", ["__import__('os')"], {"a": 1}):
         yield f"unknown-{value!a}", f"'use_more' is {value!r}: {unknown}", {"use_more": value}

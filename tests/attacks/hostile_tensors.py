@@ -1,12 +1,12 @@
 """Well-formed files of tensors that do not belong on the base, or that would poison or pretend an answer."""
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from tests.lora.adapters import BASE, Tensors, make_tensors, tensor_name
+from tests.lora.signatures import with_linears
 
 from .hostile_headers import Q_A, Q_B
 
@@ -111,15 +111,11 @@ def incomplete() -> Iterator[Case]:
 
 
 def wrong_shapes() -> Iterator[Case]:
-    wide = dataclasses.replace(
-        BASE, kinds={kind: (2 * inputs, outputs) for kind, (inputs, outputs) in BASE.kinds.items()}
-    )
-    tall = dataclasses.replace(
-        BASE, kinds={kind: (inputs, 2 * outputs) for kind, (inputs, outputs) in BASE.kinds.items()}
-    )
+    wide = with_linears(BASE, {kind: (2 * inputs, outputs) for kind, (inputs, outputs) in BASE.linears.items()})
+    tall = with_linears(BASE, {kind: (inputs, 2 * outputs) for kind, (inputs, outputs) in BASE.linears.items()})
     yield "base-of-other-width", "but the base has 16 inputs", make_tensors(base=wide)
     yield "base-of-other-height", "but the base has 24 outputs", make_tensors(base=tall)
-    yield "base-of-more-layers", "the base has 2 layers", make_tensors(base=dataclasses.replace(BASE, num_layers=64))
+    yield "base-of-more-layers", "the base has 2 layers", make_tensors(base=with_linears(BASE, BASE.linears, 64))
     for name, tensor, shape, reason in SHAPES:
         yield name, reason, make_tensors() | {tensor: np.ones(shape, np.float32)}
     square = each(lambda name, tensor: np.ones((16, 16), np.float32) if name == Q_A else tensor)

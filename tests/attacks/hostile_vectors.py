@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loraplex.lora.files.tensor_names import module_path
 from tests.lora.adapters import BASE, Tensors, make_tensors
+from tests.lora.signatures import module_path
 
 Case = tuple[str, str, dict[str, Any], Tensors]
 """Name, a part of the one message that must refuse it, the changes of a good LoRA's configuration, and the tensors."""
@@ -52,7 +52,7 @@ def with_first(kind: str, part: str, vector: NDArray[np.float32]) -> Tensors:
     tensors = make_tensors() if kind != "ia3" else {}
     for layer in range(BASE.num_layers):
         for module in ("q_proj", "down_proj"):
-            outputs = BASE.kinds[module][1]
+            outputs = BASE.linears[module][1]
             good = np.full((outputs, 1) if kind == "ia3" else outputs, 1.5, np.float32)
             tensors[f"base_model.model.{module_path(layer, module)}.{part}"] = good
     return tensors | {f"base_model.model.{module_path(0, 'q_proj')}.{part}": vector}

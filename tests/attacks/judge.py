@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from loraplex.lora.conversion import factors
 from loraplex.lora.conversion.convert import convert_adapter
 from loraplex.lora.conversion.kinds import conversion_kind
@@ -80,7 +82,7 @@ def peak_memory(process: int | str = "self") -> int:
 
 
 def main() -> None:
-    base, watch = BaseSignature(**json.loads(sys.argv[1])), Watch()
+    base, watch = msgspec.json.decode(sys.argv[1], type=BaseSignature), Watch()
     decompositions = Decompositions()
     for line in sys.stdin:
         print(json.dumps(judge(Path(line.rstrip("\n")), base, watch, decompositions)))

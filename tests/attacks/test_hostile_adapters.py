@@ -15,10 +15,10 @@ import pytest
 from numpy.typing import NDArray
 
 from loraplex.lora.files.manifest import BaseSignature
-from loraplex.lora.files.tensor_names import module_path
 from loraplex.lora.inspection import inspection
 from loraplex.lora.inspection.inspection import inspect_adapter
 from tests.lora.adapters import BASE, Tensors, encode, frame, make_config, make_tensors, read_manifest, write_adapter
+from tests.lora.signatures import llama_signature, module_path, with_linears
 
 from .hostile_adapters import attacks
 from .hostile_headers import DATA, Q_A, Q_B, entry, header
@@ -93,7 +93,7 @@ def test_a_bad_configuration_does_not_hide_a_bad_file(damage: dict[str, Any], tm
     assert len(both) == 2 and "r is 0" in both[0] and both[1] == alone
 
 
-LARGE = BaseSignature(
+LARGE = llama_signature(
     fingerprint="large", num_layers=6, kinds={"q_proj": (896, 896), "up_proj": (896, 4864), "down_proj": (4864, 896)},
     name="acme/large", vocab_size=320, hidden_size=896,
 )  # fmt: skip
@@ -104,7 +104,7 @@ def large_loha(**last: NDArray[np.float32]) -> Tensors:
     """Of a rank whose square has to be decomposed; `last` are parts of the last linear."""
     random, tensors = np.random.default_rng(0), dict[str, NDArray[np.float32]]()
     for layer in range(LARGE.num_layers):
-        for kind, (inputs, outputs) in LARGE.kinds.items():
+        for kind, (inputs, outputs) in LARGE.linears.items():
             for part, shape in (("a", (outputs, 32)), ("b", (32, inputs))):
                 for side in (1, 2):
                     name = f"base_model.model.{module_path(layer, kind)}.hada_w{side}_{part}"
@@ -124,7 +124,7 @@ def large_loha(**last: NDArray[np.float32]) -> Tensors:
 )
 def test_nothing_is_multiplied_before_all_is_looked_at(last: Tensors, reason: str, tmp_path: Path) -> None:
     """The fault is in the last of many large linears; what no LoRA comes near is found at the first of them."""
-    config = {"peft_type": "LOHA", "target_modules": list(LARGE.kinds), "base_model_name_or_path": "acme/large"}
+    config = {"peft_type": "LOHA", "target_modules": list(LARGE.linears), "base_model_name_or_path": "acme/large"}
     folder = write_adapter(tmp_path, config | {"r": 32, "alpha": 32}, large_loha(**last))
     (verdict,) = judge([folder], LARGE)
     (message,) = verdict["failures"]
@@ -150,10 +150,10 @@ def test_a_terabyte_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_thousands_of_patterns_on_a_deep_base(tmp_path: Path) -> None:
-    deep = dataclasses.replace(BASE, num_layers=126)
+    deep = with_linears(BASE, BASE.linears, 126)
     patterns = {f"m{index}": 4 for index in range(3000)}
-    config = make_config(rank_pattern=patterns, target_modules=list(BASE.kinds))
-    folder = write_adapter(tmp_path, config, make_tensors(5, list(BASE.kinds), deep))
+    config = make_config(rank_pattern=patterns, target_modules=list(BASE.linears))
+    folder = write_adapter(tmp_path, config, make_tensors(5, list(BASE.linears), deep))
     started = time.process_time()
     (message,) = refusals(folder, deep)
     assert "has rank 5, adapter_config.json says 4" in message
@@ -162,7 +162,7 @@ def test_thousands_of_patterns_on_a_deep_base(tmp_path: Path) -> None:
 
 def test_thousands_of_dots_on_a_deep_base(tmp_path: Path) -> None:
     """Each stands for any character, and no key is found to be no module's name before its middle."""
-    deep, kinds = dataclasses.replace(BASE, num_layers=99), list(BASE.kinds)
+    deep, kinds = with_linears(BASE, BASE.linears, 99), list(BASE.linears)
     letters = [place for place, letter in enumerate("model.layers") if letter != "."]
 
     def dotted(mask: int, layer: str) -> str:

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loraplex.lora.files.manifest import AdapterManifest, BaseSignature
-from loraplex.lora.files.tensor_names import module_path
 from loraplex.lora.inspection.inspection import inspect_adapter
+from tests.lora.signatures import llama_signature, module_path
 
-BASE = BaseSignature(
+BASE = llama_signature(
     fingerprint="tiny",
     num_layers=2,
     kinds={
@@ -57,7 +57,7 @@ def make_tensors(
     tensors: Tensors = {}
     for layer in range(base.num_layers):
         for kind in kinds:
-            inputs, outputs = base.kinds[kind]
+            inputs, outputs = base.linears[kind]
             tensors[tensor_name(layer, kind, "A")] = random.normal(size=(rank, inputs)).astype(np.float32)
             tensors[tensor_name(layer, kind, "B")] = random.normal(size=(outputs, rank)).astype(np.float32)
     return tensors

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from loraplex.lora.conversion import factors
 from loraplex.lora.conversion.convert import convert_adapter
-from loraplex.lora.files.manifest import BaseSignature, Finding
+from loraplex.lora.files.manifest import Finding
+from tests.lora.signatures import llama_signature
 
 from .adapters import encode, read_manifest
 
 SIZE = 640
-WIDE = BaseSignature("wide", 1, {"q_proj": (SIZE, SIZE)}, "acme/wide")
+WIDE = llama_signature("wide", 1, {"q_proj": (SIZE, SIZE)}, "acme/wide")
 PREFIX = "base_model.model.model.layers.0.self_attn.q_proj."
 
 

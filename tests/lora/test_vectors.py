@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from loraplex.lora.apply.batch import KINDS
 from loraplex.lora.inspection.inspection import inspect_adapter
 from loraplex.lora.residency.page_copier import PageCopier, Streams
 from loraplex.lora.residency.pool import AdapterPool
 from loraplex.lora.residency.residency import State
 from tests.engine.inline_stream import InlineStream
 from tests.engine.virtual_stream import VirtualStream
+from tests.lora.signatures import KINDS
 
 from .adapters import BASE, Tensors, make_config, make_tensors, module_path, read_manifest, write_adapter
 from .house import held_slot
@@ -34,7 +34,7 @@ class RandomBase:
         self.weights = {
             (layer, kind): torch.randn(shape[1], shape[0], generator=generator)
             for layer in range(BASE.num_layers)
-            for kind, shape in BASE.kinds.items()
+            for kind, shape in BASE.linears.items()
         }
 
     def columns(self, layer: int, kind: str, first: int, last: int) -> torch.Tensor:
@@ -42,7 +42,7 @@ class RandomBase:
         return self.weights[layer, kind][:, first:last].T
 
     def bias(self, layer: int, kind: str) -> torch.Tensor:
-        outputs = BASE.kinds[kind][1]
+        outputs = BASE.linears[kind][1]
         return torch.arange(outputs) / outputs if kind == "q_proj" else torch.zeros(outputs)
 
 
@@ -53,7 +53,7 @@ def vector(layer: int, kind: str, part: str) -> str:
 def with_vectors(part: str, kinds: tuple[str, ...] = TARGETS, seed: int = 1) -> Tensors:
     random = np.random.default_rng(seed)
     return {
-        vector(layer, kind, part): random.uniform(0.5, 1.5, BASE.kinds[kind][1]).astype(np.float32)
+        vector(layer, kind, part): random.uniform(0.5, 1.5, BASE.linears[kind][1]).astype(np.float32)
         for layer in range(BASE.num_layers)
         for kind in kinds
     }
@@ -168,7 +168,7 @@ def load(pool: AdapterPool, digest: str, folder: Path) -> int:
 
 def vectors_of(pool: AdapterPool, digest: str, layer: int, kind: str) -> torch.Tensor:
     """[2, out]: gain and shift."""
-    width, start = BASE.kinds[kind][1], int(pool.table.vectors[held_slot(pool, digest), KINDS.index(kind)])
+    width, start = BASE.linears[kind][1], int(pool.table.vectors[held_slot(pool, digest), KINDS.index(kind)])
     assert start >= 0
     return pool.table.floats[start + layer * 2 * width :][: 2 * width].view(2, width)
 

@@ -142,7 +142,7 @@ def test_the_fingerprint_is_that_of_weights_and_quantization(tmp_path: Path) -> 
     before = base_signature(quantized)
     write_config(quantized, quantization_config=CASES["gptq"].config | {"checkpoint_format": "gptq_v2"})
     after = base_signature(quantized)
-    assert before.fingerprint != after.fingerprint and before.kinds == after.kinds
+    assert before.fingerprint != after.fingerprint and before.modules == after.modules
 
 
 def test_doctor_says_how_the_weights_are_stored(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 
-from loraplex.lora.files.manifest import BaseSignature
 from loraplex.registry.adapters.activation import Activation
 from loraplex.registry.adapters.adapters import AddedVersion
 from loraplex.registry.base import ServedBase
@@ -11,8 +10,9 @@ from loraplex.registry.files.artifacts import ArtifactStore, Blob
 from loraplex.registry.registry import Registry
 from loraplex.registry.report import Finding, Report, Summary
 from loraplex.registry.snapshot import Snapshot
+from tests.lora.signatures import llama_signature
 
-BASE = ServedBase("demo", BaseSignature("f" * 64, 2, {"q_proj": (8, 8)}))
+BASE = ServedBase("demo", llama_signature("f" * 64, 2, {"q_proj": (8, 8)}))
 FINGERPRINT = BASE.signature.fingerprint
 LIMIT = 1 << 20
 CONFIG = b'{"peft_type": "LORA"}'

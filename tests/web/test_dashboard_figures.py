@@ -21,6 +21,7 @@ from loraplex.web.admin.words import activity_words, targets_words, tile_words
 from loraplex.web.observability.request_log import FinishedRequest
 from loraplex.web.state import State
 from loraplex.web.units import size_words, span_words
+from tests.lora.signatures import LINEARS
 
 from .fake_engine import FakeEngine
 from .test_adapters_api import add
@@ -165,5 +166,5 @@ def test_what_an_adapter_in_memory_is_and_does() -> None:
 
 def test_spans_and_targets_in_words() -> None:
     assert [span_words(seconds) for seconds in (5, 600, 7200, 200_000)] == ["5 s", "10 min", "2 h", "2 days"]
-    assert targets_words(["v_proj", "q_proj"]) == "q, v"
-    assert targets_words(["lm_head", "down_proj"]) == "down, lm_head"
+    assert targets_words(["v_proj", "q_proj"], LINEARS) == "q, v"
+    assert targets_words(["lm_head", "down_proj"], LINEARS) == "down, lm_head"

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import numpy as np
 import torch
 
-from loraplex.lora.apply.batch import KINDS, LoraBatch
+from loraplex.lora.apply.batch import LoraBatch
 
 from ..batch import Batch
 from ..kv_cache.block_pool import PADDING_BLOCK
@@ -35,8 +35,6 @@ from .layer import owner
 from .mixed import MixedAttention
 
 MOST_HEAD_DIM: Final = 512
-QUERY_NORM: Final = KINDS.index("q_norm")
-KEY_NORM: Final = KINDS.index("k_norm")
 
 
 class CudaBackend(AttentionBackend, Protocol):
@@ -178,4 +176,6 @@ class MixedCudaAttention(MixedAttention):
 def _own_norms(lora: LoraBatch | None, layer: int) -> OwnNorms | None:
     if lora is None or not lora.changed & HEAD_NORMS:
         return None
-    return OwnNorms(lora.arrays.slots, lora.table.floats, lora.table.vectors, layer, QUERY_NORM, KEY_NORM)
+    table = lora.table
+    ordinal, rows = table.ordinal("q_norm", layer), (table.row("q_norm"), table.row("k_norm"))
+    return OwnNorms(lora.arrays.slots, table.floats, table.vectors, ordinal, *rows)

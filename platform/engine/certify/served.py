@@ -95,7 +95,7 @@ def load_adapter(model: ServedModel, adapter: OpenedAdapter, dtype: torch.dtype)
     store = PageStore(base, store.count_bytes(pages), 1, dtype, device)
     room = store.reserve(pages)
     assert room is not None
-    store.fill(room, partial(load_pages, folder, contents, adapter.manifest.digest, store.dtype_name, Staging()))
+    store.fill(room, partial(load_pages, folder, contents, base, adapter.manifest.digest, store.dtype_name, Staging()))
     for _ in store.finish(room, contents, modules):
         pass
     store.publish(room, contents)

@@ -9,7 +9,7 @@ from loraplex.lora.residency.pages import DTYPE_NAMES
 
 from .config import ModelConfig
 from .decoder import Decoder
-from .layers import Attention
+from .layers import Attention, Norm
 from .linear import LoraLinear
 from .loader import Checkpoint
 
@@ -23,12 +23,13 @@ class DecoderModules:
         self._config = config
         self._linears: dict[tuple[int, str], tuple[LoraLinear, slice]] = {}
         self._norms: dict[tuple[int, str], torch.Tensor] = {}
+        self._norm_biases: dict[tuple[int, str], torch.Tensor] = {}
         if decoder.norm is not None:
-            self._norms[0, decoder.norm.kind] = decoder.norm.weight
+            self._add_norms(0, [decoder.norm])
         for layer in decoder.layers:
             for linear in layer.linears():
                 self._add(linear)
-            self._norms |= {(layer.index, norm.kind): norm.weight for norm in layer.norms()}
+            self._add_norms(layer.index, layer.norms())
             if isinstance(layer.mixer, Attention):
                 rotary = layer.mixer.rotary
                 heads = (("q_norm", rotary.query_norm), ("k_norm", rotary.key_norm))
@@ -47,6 +48,8 @@ class DecoderModules:
             return torch.zeros(self._decoder.embedding.table.shape[1], device=self._decoder.embedding.table.device)
         if kind == HEAD:
             return self._decoder.head.method.bias()
+        if (layer, kind) in self._norm_biases:
+            return self._norm_biases[layer, kind].float()
         linear, part = self._linears[layer, kind]
         return linear.method.bias()[part]
 
@@ -73,3 +76,7 @@ class DecoderModules:
         first = 0
         for kind, width in zip(linear.kinds, linear.method.out_features, strict=True):
             self._linears[linear.layer, kind] = linear, slice(first, first := first + width)
+
+    def _add_norms(self, layer: int, norms: list[Norm]) -> None:
+        self._norms |= {(layer, norm.kind): norm.weight for norm in norms}
+        self._norm_biases |= {(layer, norm.kind): norm.bias for norm in norms if norm.bias is not None}

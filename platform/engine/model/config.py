@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from loraplex.lora.files.manifest import BaseSignature
+from loraplex.lora.files.manifest import EMBEDDING, HEAD, BaseSignature, ModuleKind
 from loraplex.quant.config.config import QuantizationConfig, parse_quantization
 
 from .description.config_fields import positive
@@ -95,16 +95,53 @@ def base_signature(folder: str | Path) -> BaseSignature:
         config.architecture, config.vocab_size, config.num_layers, config.attention.num_heads, sorted(shapes.items())
     )  # fmt: skip
     quantization = "" if config.quantization is None else config.quantization.identity
-    head_norm = config.attention.query_norm
     return BaseSignature(
         fingerprint_weights(Path(folder), repr(identity) + quantization),
         config.num_layers,
-        shapes,
+        _modules(config.spec),
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        normed_head_size=0 if head_norm is None else head_norm.size,
         tied=config.spec.head.is_tied,
+        prefix=_prefix(config.spec),
+        layers_path=config.spec.layers_path.removeprefix(_prefix(config.spec)),
     )
+
+
+def _prefix(spec: ModelSpec) -> str:
+    """Before the name of every module but the head."""
+    return spec.layers_path.partition(".")[0] + "."
+
+
+def _modules(spec: ModelSpec) -> dict[str, ModuleKind]:
+    """By the last name of each path."""
+    found: dict[str, ModuleKind] = {}
+    for number, layer in enumerate(spec.layers):
+        feed_forward, gains = layer.feed_forward, dict[str, str]()
+        if feed_forward.is_gated and len(feed_forward.inputs) == 2:
+            gains[feed_forward.output.kind] = feed_forward.inputs[1].kind
+        for linear in layer.linears():
+            module = ModuleKind(
+                linear.path, "linear", linear.inputs, linear.outputs, (number,), False, gains.get(linear.kind)
+            )
+            _add(found, linear.kind, module)
+        for norm in layer.norms():
+            _add(found, norm.kind, ModuleKind(norm.path, "norm", 0, norm.size, (number,), norm.is_layer_norm))
+    embedding, prefix = spec.embedding, _prefix(spec)
+    rows, size = embedding.vocab_size, embedding.size
+    found[HEAD] = ModuleKind(spec.head.path, "head", size, rows)
+    found[EMBEDDING] = ModuleKind(embedding.path.removeprefix(prefix), "embedding", rows, size)
+    if spec.norm is not None:
+        norm, path = spec.norm, spec.norm.path.removeprefix(prefix)
+        found[norm.kind] = ModuleKind(path, "norm", 0, norm.size, has_bias=norm.is_layer_norm)
+    return found
+
+
+def _add(found: dict[str, ModuleKind], kind: str, module: ModuleKind) -> None:
+    """One more layer's module."""
+    known = found.setdefault(kind, module)
+    if known is not module:
+        assert replace(known, layers=None) == replace(module, layers=None), f"two modules are called {kind}"
+        found[kind] = replace(known, layers=(*(known.layers or ()), *(module.layers or ())))
 
 
 def linear_shapes(layer: LayerSpec) -> dict[str, tuple[int, int]]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from loraplex.lora.apply.apply import kernel_arrays
-from loraplex.lora.apply.batch import KINDS, NORMS, LoraBatch, PageTable
+from loraplex.lora.apply.batch import LoraBatch, PageTable
 from loraplex.lora.apply.vocabulary import Embedded, adapt_logits, embed
 from loraplex.quant.kernels.any_linear import KERNEL
 from loraplex.quant.linears.coded import CodedLinear
@@ -32,6 +32,8 @@ from .linear import GROUPS
 
 Linear = StoredFloatLinear | CodedLinear | ScaledInputLinear
 
+NORMS: Final = ("input_layernorm", "post_attention_layernorm", "norm", "q_norm", "k_norm")
+"""As kernels.Model has them."""
 ALIGNMENT: Final = 16
 """Floats of a cache line."""
 
@@ -76,12 +78,22 @@ class FusedDecoder:
             batch.sample_rows.numpy(),
             logits.numpy(),
             rooms,
-            self.model,
+            self._model(batch.lora),
             self.sizes,
             self.cache.arguments(batch),
             self.no_lora if batch.lora is None else kernels.Lora(*kernel_arrays(batch.lora)),
         )
         return logits, torch.from_numpy(rooms.sampled_normed)
+
+    def _model(self, lora: LoraBatch | None) -> kernels.Model:
+        """With the rows of the page table, once there is an adapter. Those of norms of heads only where heads have any:
+        else the kernel looks at none."""
+        if lora is not None and not len(self.model.kinds):
+            kinds = [lora.table.row(kind) for group in GROUPS for kind in group]
+            norms = NORMS if self.sizes.norm_size else NORMS[: kernels.LAST_NORM + 1]
+            rows = np.array(kinds), np.array([lora.table.row(norm) for norm in norms])
+            self.model = self.model._replace(kinds=rows[0], norm_kinds=rows[1])
+        return self.model
 
     def _rooms(self, tokens: int, rows: int) -> kernels.Workspace:
         """Those of the last step again if it was as long."""
@@ -119,9 +131,9 @@ def fuse(decoder: Decoder, cache: AttentionBackend) -> FusedDecoder | None:
             cos=as_array(rotary.cos),
             sin=as_array(rotary.sin),
             eps=np.float32(norm.eps),
-            kinds=np.arange(len(KINDS)),
+            kinds=np.empty(0, np.int64),
             firsts=_firsts(layers[0]),
-            norm_kinds=np.array([KINDS.index(norm) for norm in NORMS]),
+            norm_kinds=np.empty(0, np.int64),
         ),
         sizes=kernels.Sizes(hidden, cache.num_heads, cache.num_kv_heads, cache.head_dim, intermediate, norm_size),
         linears=list({(linear.where()[KERNEL], linear.in_features): linear for linear in linears}.values()),
@@ -221,9 +233,9 @@ def _no_lora(dtype: torch.dtype) -> kernels.Lora:
     """Of the types that a batch with adapters has, so that both are one compiled function."""
     table = PageTable(
         arena=torch.empty(0, dtype=dtype),
-        offset=torch.zeros(1, len(KINDS), 1, dtype=torch.int64),
-        rank=torch.zeros(1, len(KINDS), 1, dtype=torch.int32),
-        scaling=torch.zeros(1, len(KINDS), 1),
+        offset=torch.zeros(1, 1, 1, dtype=torch.int64),
+        rank=torch.zeros(1, 1, 1, dtype=torch.int32),
+        scaling=torch.zeros(1, 1, 1),
         shapes={},
     )
     none = torch.empty(0, dtype=torch.int32)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from loraplex.lora.apply.batch import NORMS, Extras, PageTable
+from loraplex.lora.apply.batch import Extras, PageTable
 from loraplex.lora.files.manifest import EMBEDDING, HEAD
 
 from ..config import EngineConfig
@@ -19,7 +19,6 @@ from .kv_cache_size import blocks_of
 GREEDY: Final = SamplingParams(temperature=0.0)
 DRAWN: Final = SamplingParams(temperature=0.7, top_p=0.9, seed=0)
 DESCRIBED: Final = SamplingParams(temperature=0.7, top_k=5, min_p=0.01, seed=0, logprobs=1, prompt_logprobs=1)
-CHANGED: Final = frozenset({EMBEDDING, HEAD, *NORMS})
 
 
 class FirstSlot:
@@ -47,12 +46,16 @@ def warm_up_cuda(runner: CudaRunner, config: EngineConfig, max_model_len: int) -
     table = runner.adapters.table
     # As if slot 0 changed all that an adapter may: what is launched for that is compiled, and finds nothing to change.
     for own_logits in (False, True):
-        table.extras[0] = Extras(
-            CHANGED, {}, len(runner.decoder.embedding.table), has_vectors=True, own_logits=own_logits
-        )
+        table.extras[0] = _changing(table, len(runner.decoder.embedding.table), own_logits)
         _run(runner, config, (step for size in {2, most} for step in _prompts(size, config, max_model_len)))
     del table.extras[0]
     runner.cache.copy_blocks([(0, 0)])
+
+
+def _changing(table: PageTable, vocab_size: int, own_logits: bool) -> Extras:
+    """Of all kinds but the linears of the layers."""
+    kinds = [kind for kind, (inputs, _) in table.shapes.items() if kind in (EMBEDDING, HEAD) or not inputs]
+    return Extras(frozenset(kinds), {}, vocab_size, has_vectors=True, own_logits=own_logits)
 
 
 def run_largest(runner: CudaRunner, config: EngineConfig, max_model_len: int) -> None:

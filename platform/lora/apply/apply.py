@@ -9,7 +9,7 @@ import torch
 
 from ..kernels import cpu
 from ..kernels.vectors import apply_vectors
-from .batch import KINDS, RANKS_PER_PAGE, LoraBatch
+from .batch import RANKS_PER_PAGE, Group, LoraBatch
 
 BITS: Final = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 """How the CPU kernel tells the dtypes apart."""
@@ -18,9 +18,10 @@ BITS: Final = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
 def add_lora(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
     """Add the adapters' part to the output of one linear group, in place.
 
-    y [T, sum of the kinds' out_features], x [T, in]: float32, bfloat16 or float16, rows contiguous. Sums are fp32 and
-    rounded once, into y. A token's result does not depend on the other tokens of the batch (on CUDA, its last bits
-    depend on whether the step is small enough for sums to be split).
+    y [T, sum of the kinds' out_features], x [T, in]: float32, bfloat16 or float16, rows contiguous. The same layers
+    have all of the kinds, this layer of the base among them. Sums are fp32 and rounded once, into y. A token's result
+    does not depend on the other tokens of the batch (on CUDA, its last bits depend on whether the step is small enough
+    for sums to be split).
     """
     if y.device.type == "cpu":
         _add_on_cpu(y, x, batch, layer, kinds)
@@ -35,12 +36,13 @@ def add_lora(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kin
 
 def _add_on_cpu(y: torch.Tensor, x: torch.Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
     assert y.is_contiguous()
-    members, firsts = _members(kinds, tuple([batch.table.shapes[kind][1] for kind in kinds]))
+    members, firsts = _members(batch.table.group(kinds))
+    ordinal = batch.table.ordinal(kinds[0], layer)
     *ranks, floats, vectors, _ = kernel_arrays(batch)
     workers = torch.get_num_threads()
-    cpu.add_lora(as_bits(y), as_bits(x.contiguous()), layer, members, firsts, *ranks, workers)
+    cpu.add_lora(as_bits(y), as_bits(x.contiguous()), ordinal, members, firsts, *ranks, workers)
     if y.dtype == torch.float32:
-        apply_vectors(y.numpy(), layer, members, firsts, floats, vectors, *ranks[4:8])
+        apply_vectors(y.numpy(), ordinal, members, firsts, floats, vectors, *ranks[4:8])
     else:
         vectors_reference(y, batch, layer, kinds)
 
@@ -73,9 +75,9 @@ def kernel_arrays(batch: LoraBatch) -> tuple[Any, ...]:
 
 
 @cache
-def _members(kinds: tuple[str, ...], widths: tuple[int, ...]) -> tuple[Any, Any]:
-    """Indices of the kinds, and where each one's columns begin (and the last one's end)."""
-    return np.array([KINDS.index(kind) for kind in kinds]), np.cumsum([0, *widths])
+def _members(group: Group) -> tuple[Any, Any]:
+    """Rows of the kinds, and where each one's columns begin (and the last one's end)."""
+    return np.array(group.rows), np.cumsum([0, *group.widths])
 
 
 def as_bits(tensor: torch.Tensor) -> Any:
@@ -106,20 +108,21 @@ def vectors_reference(y: torch.Tensor, batch: LoraBatch, layer: int, kinds: tupl
         for kind in kinds:
             width = batch.table.shapes[kind][1]
             columns = slice(first, first := first + width)
-            page = int(batch.table.vectors[slot, KINDS.index(kind)])
+            page = int(batch.table.vectors[slot, batch.table.row(kind)])
             if page >= 0:
-                gain, shift = batch.table.floats[page + layer * 2 * width :][: 2 * width].view(2, width)
+                start = page + batch.table.ordinal(kind, layer) * 2 * width
+                gain, shift = batch.table.floats[start:][: 2 * width].view(2, width)
                 y[tokens, columns] = (y[tokens, columns].float() * gain + scales[:, None] * shift).to(y.dtype)
 
 
 def _delta(x: torch.Tensor, batch: LoraBatch, slot: int, layer: int, kind: str) -> torch.Tensor:
-    table, index = batch.table, KINDS.index(kind)
+    table, row, ordinal = batch.table, batch.table.row(kind), batch.table.ordinal(kind, layer)
     inputs, outputs = table.shapes[kind]
     size = RANKS_PER_PAGE * (inputs + outputs)
     delta = torch.zeros(len(x), outputs, device=x.device)
-    for page in range(-(-int(table.rank[slot, index, layer]) // RANKS_PER_PAGE)):
-        start = int(table.offset[slot, index, page]) + layer * size
+    for page in range(-(-int(table.rank[slot, row, ordinal]) // RANKS_PER_PAGE)):
+        start = int(table.offset[slot, row, page]) + ordinal * size
         weights = table.arena[start : start + size].float()
         a, b = weights[: RANKS_PER_PAGE * inputs], weights[RANKS_PER_PAGE * inputs :]
         delta += x @ a.view(RANKS_PER_PAGE, inputs).T @ b.view(RANKS_PER_PAGE, outputs)
-    return delta * table.scaling[slot, index, layer]
+    return delta * table.scaling[slot, row, ordinal]

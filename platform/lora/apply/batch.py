@@ -1,17 +1,17 @@
 """LoraBatch: which token of a step uses which adapter slot, and the page table the kernels read.
 
-Shapes: T tokens of the step, N adapter slots, K module kinds, L layers, P rank pages of the largest adapter.
+Shapes: T tokens of the step, N adapter slots, K module kinds, L modules of a kind, P rank pages of the largest adapter.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
-from ..files.manifest import EMBEDDING, HEAD
+from ..files.manifest import BaseSignature
 
 NO_SLOT: Final = -1
 """In the place of a slot: no adapter."""
@@ -19,11 +19,14 @@ RANKS_PER_PAGE: Final = 8
 TOKENS_PER_PAGE: Final = 32
 """Rows of the embedding or of the head in one page; a multiple of RANKS_PER_PAGE."""
 
-LINEARS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linears of a layer. One linear group of the decoder holds one to three of them."""
-NORMS: Final = ("input_layernorm", "post_attention_layernorm", "norm", "q_norm", "k_norm")
-KINDS: Final = (*LINEARS, HEAD, EMBEDDING, *NORMS)
-"""Module kinds in the order of the page table."""
+
+class Group(NamedTuple):
+    """Kinds of linears that are one matrix product."""
+
+    rows: tuple[int, ...]
+    """Of the page table."""
+    widths: tuple[int, ...]
+    """Their outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,9 @@ class PageTable:
     """Where each resident adapter's pages are. One static instance per pool: kernels see every load and eviction.
 
     The page of (slot, kind, page) starts at element `offset[slot, kind, page]` of `arena` and is laid out
-    `[L, RANKS_PER_PAGE, in + out]`: for each layer, RANKS_PER_PAGE rows of A (`[8, in]`, contiguous) followed by
-    RANKS_PER_PAGE rows of B stored rank-major (`[8, out]`, contiguous). Ranks past `rank` are zero. What the base has
-    once has one layer, 0.
+    `[L, RANKS_PER_PAGE, in + out]`: for each module of the kind, layer by layer, RANKS_PER_PAGE rows of A (`[8, in]`,
+    contiguous) followed by RANKS_PER_PAGE rows of B stored rank-major (`[8, out]`, contiguous). Ranks past `rank` are
+    zero. Kernels take `row(kind)` and `ordinal(kind, layer)`; lora.apply itself takes kinds and layers of the base.
     """
 
     arena: torch.Tensor
@@ -66,11 +69,13 @@ class PageTable:
     offset: torch.Tensor
     """[N, K, P] int64, in elements of the arena."""
     rank: torch.Tensor
-    """[N, K, L] int32, 0 where the adapter does not touch the module."""
+    """[N, K, L] int32, 0 where the adapter does not touch the module, or there is none."""
     scaling: torch.Tensor
     """[N, K, L] float32, alpha / r (or / sqrt r) of the module."""
     shapes: dict[str, tuple[int, int]]
-    """kind -> (in_features, out_features) of the base, as of BaseSignature.shapes."""
+    """kind -> (in_features, out_features) of the base, as of BaseSignature.shapes: in the order of the rows."""
+    ordinals: dict[str, dict[int, int]] = field(default_factory=dict)
+    """kind -> layer -> which of the kind's modules it has, of kinds that the first layers do not all have."""
     extras: dict[int, Extras] = field(default_factory=dict)
     """By slot; most adapters have none."""
     vectors: torch.Tensor = field(init=False)
@@ -84,12 +89,31 @@ class PageTable:
     vocabularies: torch.Tensor = field(init=False)
     """[N] int32, tokens that the adapted model knows; 0: as many as the base."""
 
+    _rows: dict[str, int] = field(init=False)
+    _groups: dict[tuple[str, ...], Group] = field(init=False, default_factory=dict)
+
     def __post_init__(self) -> None:
+        self._rows = {kind: row for row, kind in enumerate(self.shapes)}
         shape, device = self.offset.shape[:2], self.offset.device
         self.vectors = torch.full(shape, -1, dtype=torch.int64, device=device)
         self.row_index = torch.zeros(shape, dtype=torch.int64, device=device)
         self.row_counts = torch.zeros(shape, dtype=torch.int32, device=device)
         self.vocabularies = torch.zeros(shape[:1], dtype=torch.int32, device=device)
+
+    def row(self, kind: str) -> int:
+        """KeyError where the base has no such module."""
+        return self._rows[kind]
+
+    def ordinal(self, kind: str, layer: int) -> int:
+        """KeyError where the layer has no such module. Kinds of one group have the same one."""
+        own = self.ordinals.get(kind)
+        return layer if own is None else own[layer]
+
+    def group(self, kinds: tuple[str, ...]) -> Group:
+        if kinds not in self._groups:
+            widths = tuple([self.shapes[kind][1] for kind in kinds])
+            self._groups[kinds] = Group(tuple(map(self.row, kinds)), widths)
+        return self._groups[kinds]
 
     @property
     def floats(self) -> torch.Tensor:
@@ -182,6 +206,16 @@ class LoraBatch:
             round_starts=torch.tensor([0, last - first], dtype=torch.int32),
             arrays=None,
         )
+
+
+def ordinals_of(base: BaseSignature) -> dict[str, dict[int, int]]:
+    """For PageTable."""
+    layers = {kind: module.layers for kind, module in base.modules.items() if module.layers is not None}
+    return {
+        kind: {layer: ordinal for ordinal, layer in enumerate(own)}
+        for kind, own in layers.items()
+        if own != tuple(range(len(own)))
+    }
 
 
 def _extras(table: PageTable, slots: np.ndarray) -> list[Extras]:

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from .batch import KINDS, LoraBatch
+from .batch import LoraBatch
 
 
 def replace_norms(
@@ -24,12 +24,11 @@ def replace_norms(
         return normed
     slots = batch.token_slot[tokens, 0]
     for slot in set(slots.tolist()):
-        weight = norm_weight(batch, slot, layer, kind, normed.shape[1])
-        if weight is not None:
-            members = slots == slot
+        own = norm_vectors(batch, slot, layer, kind, normed.shape[1])
+        if own is not None:
+            members, (weight, bias) = slots == slot, own
             rows = residual[members].float()
             if is_layer_norm:
-                bias = _part(batch, slot, layer, kind, normed.shape[1], 1)
                 normed[members] = F.layer_norm(rows, weight.shape, weight, bias, eps).to(normed.dtype)
             else:
                 normed[members] = F.rms_norm(rows, weight.shape, weight, eps).to(normed.dtype)
@@ -38,10 +37,16 @@ def replace_norms(
 
 def norm_weight(batch: LoraBatch, slot: int, layer: int, kind: str, size: int) -> torch.Tensor | None:
     """[size] float32; None where the slot's adapter, if any, leaves the norm as it is."""
-    return _part(batch, slot, layer, kind, size, 0)
+    own = norm_vectors(batch, slot, layer, kind, size)
+    return None if own is None else own[0]
 
 
-def _part(batch: LoraBatch, slot: int, layer: int, kind: str, size: int, part: int) -> torch.Tensor | None:
-    """Weight (0) or bias (1)."""
-    page = int(batch.table.vectors[slot, KINDS.index(kind)]) if slot >= 0 else -1
-    return batch.table.floats[page + (layer * 2 + part) * size :][:size] if page >= 0 else None
+def norm_vectors(batch: LoraBatch, slot: int, layer: int, kind: str, size: int) -> torch.Tensor | None:
+    """Weight as the checkpoint has it, and bias, [2, size] float32; the bias of a norm that has none is zero. None
+    where the slot's adapter, if any, leaves the norm as it is."""
+    table = batch.table
+    page = int(table.vectors[slot, table.row(kind)]) if slot >= 0 else -1
+    if page < 0:
+        return None
+    start = page + table.ordinal(kind, layer) * 2 * size
+    return table.floats[start : start + 2 * size].view(2, size)

@@ -1,7 +1,6 @@
 """add_rounds: the adapters of a step that is on a CUDA device, round by round."""
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 
@@ -10,7 +9,7 @@ from ..kernels.cuda import entry as cuda
 from ..kernels.cuda.own_embedding import add_embedding
 from ..kernels.cuda.own_logits import put_own_logits
 from ..kernels.cuda.own_rows import OwnRows
-from .batch import KINDS, PageTable
+from .batch import PageTable
 from .step_buffers import StepLists
 
 
@@ -29,18 +28,17 @@ def add_rounds(
     Captured launches replay right with any other step of up to T tokens, as many rounds and the same `has_vectors`.
     """
     assert y.is_contiguous()
-    x, indices = x.contiguous(), _indices(kinds)
-    widths = tuple([table.shapes[kind][1] for kind in kinds])
+    x, (rows, widths), ordinal = x.contiguous(), table.group(kinds), table.ordinal(kinds[0], layer)
     for lists in rounds:
-        cuda.add_lora(y, x, lists.tensors, lists.bound_chunks(len(x)), layer, indices, widths)
+        cuda.add_lora(y, x, lists.tensors, lists.bound_chunks(len(x)), ordinal, rows, widths)
     for lists in rounds if has_vectors else ():
         chunks = lists.bound_chunks(len(x))
-        cuda.scale_outputs(y, lists.tensors, table.floats, table.vectors, chunks, layer, indices, widths)
+        cuda.scale_outputs(y, lists.tensors, table.floats, table.vectors, chunks, ordinal, rows, widths)
 
 
 def adapt_embeddings(x: torch.Tensor, token_ids: torch.Tensor, rounds: Sequence[StepLists], table: PageTable) -> None:
     """x [T, C], the base's embeddings of token_ids [T], in place as the adapters of `rounds` have them."""
-    kind, (vocabulary, size) = KINDS.index(EMBEDDING), table.shapes[EMBEDDING]
+    kind, (vocabulary, size) = table.row(EMBEDDING), table.shapes[EMBEDDING]
     for lists in rounds:
         add_embedding(x, token_ids, lists.tensors, _own_rows(table), lists.bound_chunks(len(x)), kind, vocabulary)
     for lists in rounds:
@@ -52,7 +50,7 @@ def adapt_own_logits(logits: torch.Tensor, hidden: torch.Tensor, rounds: Sequenc
     """logits [R, W], the base's of hidden [R, C] and -inf for the tokens that it lacks, in place as they are with the
     rows of the head and the vocabularies of the adapters of `rounds`, before all else that they add. No adapter of
     them knows more than W tokens."""
-    kind, (_, vocabulary) = KINDS.index(HEAD), table.shapes[HEAD]
+    kind, (_, vocabulary) = table.row(HEAD), table.shapes[HEAD]
     for lists in rounds:
         chunks = lists.bound_chunks(len(hidden))
         put_own_logits(
@@ -62,8 +60,3 @@ def adapt_own_logits(logits: torch.Tensor, hidden: torch.Tensor, rounds: Sequenc
 
 def _own_rows(table: PageTable) -> OwnRows:
     return OwnRows(table.row_index, table.row_counts, table.read_as(torch.int64), table.read_as(torch.int32))
-
-
-@cache
-def _indices(kinds: tuple[str, ...]) -> tuple[int, ...]:
-    return tuple(map(KINDS.index, kinds))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from ..files.manifest import EMBEDDING, HEAD
 from ..kernels.rows import multiply_rows
 from .apply import add_lora, as_bits
-from .batch import KINDS, RANKS_PER_PAGE, TOKENS_PER_PAGE, LoraBatch, PageTable, RowPages
+from .batch import RANKS_PER_PAGE, TOKENS_PER_PAGE, LoraBatch, PageTable, RowPages
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _embed_with(
         own = rows.tokens[found] == ids
         values[places[own]] = _row_values(table, rows, found[own])
     values[places] += _embedding_delta(table, slot, ids) * scales[:, None]
-    page = int(table.vectors[slot, KINDS.index(EMBEDDING)])
+    page = int(table.vectors[slot, table.row(EMBEDDING)])
     if page >= 0:
         gain, shift = table.floats[page : page + 2 * values.shape[1]].view(2, -1)
         values[places] = values[places] * gain + shift
@@ -100,7 +100,7 @@ def _row_values(table: PageTable, rows: RowPages, places: torch.Tensor) -> torch
 
 def _embedding_delta(table: PageTable, slot: int, ids: torch.Tensor) -> torch.Tensor:
     """scaling * (A^T)[ids] B as [n, C]."""
-    kind, (inputs, outputs) = KINDS.index(EMBEDDING), table.shapes[EMBEDDING]
+    kind, (inputs, outputs) = table.row(EMBEDDING), table.shapes[EMBEDDING]
     delta = torch.zeros(len(ids), outputs, device=ids.device)
     for page in range(-(-int(table.rank[slot, kind, 0]) // RANKS_PER_PAGE)):
         start = int(table.offset[slot, kind, page])

@@ -20,11 +20,11 @@ from ..files.config_file import LoraSettings
 from ..files.manifest import BaseSignature, Finding
 from ..files.report import Report, enumerate_some
 from ..files.safetensors_header import read_header
-from ..files.tensor_names import OTHER_BASE, module_path
+from ..files.tensor_names import OTHER_BASE, ModuleLocation
 from . import adalora, loha, lokr, vera
 from .factors import Change, TooLarge, Unfit, relative
 from .kinds import KINDS, SMALLER, read_source_settings
-from .source import Module, ModuleLocation, Scan, Shapes, Tensors, compare_targets, describe_location, sort_tensors
+from .source import Module, Scan, Shapes, Tensors, compare_targets, sort_tensors
 from .write import WeightsFile, lora_config
 
 MAX_ERROR: Final = 0.01
@@ -69,7 +69,7 @@ class _Outcome:
         self.ranks[place] = change.rank
         self.square, self.lost = self.square + change.square, self.lost + change.lost
         if change.error > self.worst:
-            self.worst, self.worst_module = change.error, describe_location(place)
+            self.worst, self.worst_module = change.error, str(place)
 
 
 class _Problems:
@@ -80,7 +80,7 @@ class _Problems:
         self._too_large: list[str] = []
 
     def note(self, place: ModuleLocation, error: Unfit) -> None:
-        (self._too_large if isinstance(error, TooLarge) else self._unfit).append(f"{describe_location(place)} {error}")
+        (self._too_large if isinstance(error, TooLarge) else self._unfit).append(f"{place} {error}")
 
     def tell(self, report: Report) -> None:
         report.fail_all("modules", self._unfit, OTHER_BASE)
@@ -184,8 +184,8 @@ def _convert_modules(
 def _module(
     source: FileIO, place: ModuleLocation, tensors: Tensors, settings: LoraSettings, base: BaseSignature
 ) -> Module:
-    path, (inputs, outputs) = module_path(*place), base.kinds[place[1]]
-    widest = max(max(shape) for shape in base.kinds.values())
+    path, (inputs, outputs) = place.path, base.linears[place.kind]
+    widest = max(max(shape) for shape in base.linears.values())
     parts = tensors.modules[place] | tensors.shared
     return Module(source, inputs, outputs, settings.rank_of(path), settings.scaling_of(path), parts, widest)
 
@@ -208,7 +208,7 @@ def _say(outcome: _Outcome, kind: str, report: Report) -> None:
     ranks = sorted({*outcome.ranks.values()})
     words = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]} to {ranks[-1]}"
     if outcome.idle:
-        idle = [describe_location(place) for place in sorted(outcome.idle)]
+        idle = [str(place) for place in sorted(outcome.idle)]
         report.warn("effect", f"modules with no effect are left out: {enumerate_some(idle)}")
     if outcome.worst < EXACTLY:
         report.settle("converted", f"converted from {kind}, exactly, at {words}")

@@ -27,8 +27,8 @@ _OWN: Final = {
 }  # fmt: skip
 """Keys that only the kind knows, or that it ignores."""
 _WEIGHTS_ONLY: Final = {
-    "modules_to_save", "trainable_token_indices", "use_dora", "lora_bias", "fan_in_fan_out", "target_parameters",
-    "layer_replication", "alora_invocation_tokens", "use_rslora", "bias",
+    "modules_to_save", "trainable_token_indices", "use_dora", "lora_bias", "target_parameters", "layer_replication",
+    "alora_invocation_tokens", "use_rslora", "bias",
 }  # fmt: skip
 """What would ask for more than a change of linears' weights."""
 _OFF: Final[tuple[object, ...]] = (None, False, "none", [], {})

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from io import FileIO
 from typing import Final
@@ -13,21 +13,17 @@ from ..files.config_file import LoraSettings
 from ..files.manifest import BaseSignature, TensorInfo
 from ..files.pattern_keys import refuse_misread
 from ..files.report import Report, enumerate_some, quote
-from ..files.tensor_names import OTHER_BASE, PARENTS, module_path
+from ..files.tensor_names import NO_HOME, ModuleLocation, every_place, find_module
 from ..files.values import LARGEST_WEIGHT, read_bits, scan_tensor, to_floats
 from .factors import Matrix, TooLarge, Unfit
 
-ModuleLocation = tuple[int, str]
-"""Layer and kind of a linear."""
 Shapes = dict[str, tuple[int, ...]]
 """By name of the part."""
 
 MAX_VALUES: Final = 1 << 25
 """Of one tensor: as many are in memory at a time, at 8 bytes."""
 
-_MODULE: Final = re.compile(
-    r"base_model\.model\.model\.layers\.(0|[1-9][0-9]{0,4})\.(self_attn|mlp)\.([a-z]+_proj)\.([a-zA-Z0-9_]+)"
-)
+NOT_OF_LINEAR: Final = "not tensors of a linear of the base's layers"
 _SHARED: Final = re.compile(r"base_model\.(vera_[AB])")
 
 
@@ -46,14 +42,15 @@ def sort_tensors(
     result = Tensors()
     strangers: dict[str, list[str]] = {}
     for tensor in tensors:
-        shared, module = _SHARED.fullmatch(tensor.name), _MODULE.fullmatch(tensor.name)
-        reason = None if shared and shared[1] in parts else _misplacement(module, parts, base)
-        if reason is not None:
-            strangers.setdefault(reason, []).append(quote(tensor.name))
-        elif shared:
+        shared, found = _SHARED.fullmatch(tensor.name), _find_linear(tensor.name, parts, base)
+        if shared and shared[1] in parts:
             result.shared[shared[1]] = tensor
-        elif module:
-            result.modules.setdefault((int(module[1]), module[3]), {})[module[4]] = tensor
+        elif isinstance(found, str):
+            strangers.setdefault(found, []).append(quote(tensor.name))
+        elif found[1] in result.modules.setdefault(found[0], {}):
+            strangers.setdefault(f"{found[0]} has two of them", []).append(quote(tensor.name))
+        else:
+            result.modules[found[0]][found[1]] = tensor
     for reason, names in strangers.items():
         report.fail(
             "modules",
@@ -63,39 +60,36 @@ def sort_tensors(
     return result
 
 
-def _misplacement(match: re.Match[str] | None, parts: frozenset[str], base: BaseSignature) -> str | None:
-    if match is None:
-        return "not tensors of a linear of the base's layers"
-    if match[4] in ("hada_t1", "hada_t2", "lokr_t2"):
+def _find_linear(name: str, parts: frozenset[str], base: BaseSignature) -> tuple[ModuleLocation, str] | str:
+    """Where the tensor belongs, and which part it is there; or in words why nowhere."""
+    found = find_module(name, base)
+    if isinstance(found, str):
+        return NOT_OF_LINEAR if found == NO_HOME else found
+    place, part = found
+    if base.modules[place.kind].role != "linear":
+        return NOT_OF_LINEAR
+    if part in ("hada_t1", "hada_t2", "lokr_t2"):
         return "they are for convolutions, which the base does not have"
-    if match[4] not in parts:
-        return "not what this kind of adapter consists of"
-    if PARENTS.get(match[3]) != match[2] or match[3] not in base.kinds:
-        return "the base has no such linear"
-    if int(match[1]) >= base.num_layers:
-        return f"the base has {base.num_layers} layers, numbered from 0; {OTHER_BASE}"
-    return None
+    return found if part in parts else "not what this kind of adapter consists of"
 
 
 def compare_targets(present: set[ModuleLocation], settings: LoraSettings, base: BaseSignature, report: Report) -> None:
     """PEFT would leave a targeted linear without tensors at its first, perhaps random, values."""
-    refuse_misread(settings, [module_path(*place) for place in every_place(base)], report)
-    targeted = {place for place in every_place(base) if settings.targets(place[0], module_path(*place))}
+    linears = every_linear(base)
+    refuse_misread(settings, [place.path for place in linears], report)
+    targeted = {place for place in linears if settings.targets(place, is_linear=True)}
     for sentence, places, remedy in (
         ("target_modules names modules without tensors", targeted - present, "save the whole adapter again"),
         ("target_modules does not name modules with tensors", present - targeted, "add them to target_modules"),
     ):
         if places:
-            message = f"{sentence}: {enumerate_some([describe_location(place) for place in sorted(places)])}"
+            message = f"{sentence}: {enumerate_some([str(place) for place in sorted(places)])}"
             report.fail("targets", message, remedy)
 
 
-def every_place(base: BaseSignature) -> Iterator[ModuleLocation]:
-    return ((layer, kind) for layer in range(base.num_layers) for kind in base.kinds)
-
-
-def describe_location(place: ModuleLocation) -> str:
-    return f"{place[1]} of layer {place[0]}"
+def every_linear(base: BaseSignature) -> list[ModuleLocation]:
+    """Layer by layer."""
+    return sorted([place for place in every_place(base) if base.modules[place.kind].role == "linear"])
 
 
 @dataclass(slots=True)

@@ -11,10 +11,10 @@ import numpy as np
 
 from ..files.config_fields import MAX_RANK
 from ..files.manifest import BaseSignature
-from ..files.tensor_names import module_path
+from ..files.tensor_names import ModuleLocation
 from ..files.values import LARGEST_WEIGHT
 from .factors import Change, TooLarge, Unfit
-from .source import ModuleLocation, every_place
+from .source import every_linear
 
 _METADATA: Final = {"__metadata__": {"format": "pt"}}
 _LONGEST_OFFSET: Final = 1 << 50
@@ -59,9 +59,9 @@ class WeightsFile:
 def lora_config(ranks: Mapping[ModuleLocation, int], base_model: str, base: BaseSignature) -> bytes:
     """adapter_config.json for modules of these ranks, each with a scaling of 1."""
     usual = Counter(ranks.values()).most_common(1)[0][0]
-    unusual = {module_path(*place): rank for place, rank in sorted(ranks.items()) if rank != usual}
-    kinds = {kind for _, kind in ranks}
-    absent = [module_path(*place) for place in every_place(base) if place[1] in kinds and place not in ranks]
+    unusual = {place.path: rank for place, rank in sorted(ranks.items()) if rank != usual}
+    kinds = {base.word_for(place.kind) for place in ranks}
+    absent = [place.path for place in every_linear(base) if base.word_for(place.kind) in kinds and place not in ranks]
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -89,13 +89,13 @@ def _header(entries: list[_Entry]) -> bytes:
 
 
 def _longest(place: ModuleLocation, side: str, base: BaseSignature) -> _Entry:
-    inputs, outputs = base.kinds[place[1]]
+    inputs, outputs = base.linears[place.kind]
     shape = (MAX_RANK, inputs) if side == "A" else (outputs, MAX_RANK)
     return _Entry(_name(place, side), shape, _LONGEST_OFFSET, _LONGEST_OFFSET)
 
 
 def _name(place: ModuleLocation, side: str) -> str:
-    return f"base_model.model.{module_path(*place)}.lora_{side}.weight"
+    return f"base_model.model.{place.path}.lora_{side}.weight"
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from .manifest import EMBEDDING, HEAD, TensorInfo
+from .manifest import EMBEDDING, HEAD, BaseSignature, TensorInfo
 from .values import Bits, convert, read_bits, read_bytes
 
 DTYPES: Final = ("F32", "F16", "BF16")
@@ -23,10 +23,9 @@ CHUNK_ROWS: Final = 1024
 
 
 class BaseTensors:
-    def __init__(self, folder: Path, tied: bool) -> None:
-        """`tied`: its head is its embedding."""
+    def __init__(self, folder: Path, base: BaseSignature) -> None:
         self._folder = folder
-        self._renamed = {f"{HEAD}.weight": f"model.{EMBEDDING}.weight"} if tied else {}
+        self._renamed = {f"{base.path_of(0, HEAD)}.weight": f"{base.path_of(0, EMBEDDING)}.weight"} if base.tied else {}
         self._headers: dict[str, dict[str, TensorInfo]] = {}
 
     def repeats(self, file: FileIO, brought: TensorInfo, name: str, rows: tuple[int, ...] | None = None) -> bool:

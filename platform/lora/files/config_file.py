@@ -15,7 +15,7 @@ from .activation import read_invocation_tokens, refuse_invocation_tokens
 from .config_fields import Fields
 from .report import Report, quote
 from .strict_json import parse_json
-from .tensor_names import MODULES
+from .tensor_names import MODULES, ModuleLocation
 from .unserved import UNSERVED, base_changing_start, mention_starts, refuse_unknown
 
 Value = TypeVar("Value", int, float)
@@ -24,7 +24,7 @@ MAX_CONFIG: Final = 512 << 10
 """Bytes: a list of all tokens that may be trained fits in."""
 
 _READ: Final = {
-    "r", "lora_alpha", "use_rslora", "bias", "fan_in_fan_out", "target_modules", "exclude_modules",
+    "r", "lora_alpha", "use_rslora", "bias", "target_modules", "exclude_modules",
     "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "init_lora_weights", "auto_mapping",
     "task_type", "base_model_name_or_path", "peft_type", "use_dora", "lora_bias", "feedforward_modules",
     "modules_to_save", "trainable_token_indices", "ensure_weight_tying",
@@ -45,7 +45,7 @@ class LoraSettings:
     alpha: float = 1.0
     use_rslora: bool = False
     target_modules: frozenset[str] | None = frozenset()
-    """None: all linears of all layers."""
+    """None: all linears."""
     exclude_modules: frozenset[str] = frozenset()
     layers: frozenset[int] | None = None
     """None: all layers."""
@@ -87,25 +87,26 @@ class LoraSettings:
         """PEFT compares the ends of names, dots or not."""
         return path.endswith(tuple(self.modules_to_save))
 
-    def tokens_of(self, path: str) -> tuple[int, ...] | None:
-        """The tokens that PEFT would train rows of; None: no adapter of single tokens is there."""
-        names = names_of(path)
+    def tokens_of(self, path: str, kind: str) -> tuple[int, ...] | None:
+        """The tokens that PEFT would train rows of, of the embedding or of the head; None: no adapter of single tokens
+        is there."""
+        names = names_of(path) | {kind}
         return next((tokens for name, tokens in self.token_indices.items() if name in names), None)
 
-    def targets(self, layer: int, path: str) -> bool:
+    def targets(self, place: ModuleLocation, is_linear: bool) -> bool:
         """Whether PEFT would put an adapter on the module; a module named in full needs no layer number.
 
-        `layer` is -1 for a module outside the layers, of which all-linear means none. What is saved as a whole, or a
-        part of that, gets none.
+        all-linear means every linear but the head. What is saved as a whole, or a part of that, gets none.
         """
-        names = names_of(path)
-        if names & self.exclude_modules or any(f".{name}." in f".{path}." for name in self.modules_to_save):
+        names = names_of(place.path)
+        if names & self.exclude_modules or any(f".{name}." in f".{place.path}." for name in self.modules_to_save):
             return False
         if self.target_modules is None:
-            return layer >= 0
-        if path in self.target_modules:
+            return is_linear
+        if place.path in self.target_modules:
             return True
-        return (self.layers is None or layer in self.layers) and bool(names & self.target_modules)
+        in_layers = self.layers is None or (not place.once and place.layer in self.layers)
+        return in_layers and bool(names & self.target_modules)
 
 
 def read_settings(config: bytes, report: Report) -> LoraSettings | None:

@@ -4,7 +4,9 @@ The registry refuses an adapter by this page; the engine reads weights by it. No
 configuration can name modules to import and regular expressions to run.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Literal
 
 Level = Literal["pass", "warn", "fail"]
@@ -14,40 +16,114 @@ EMBEDDING: Final = "embed_tokens"
 HEAD: Final = "lm_head"
 SCORE: Final = "score"
 """Head of a classification: an adapter brings the whole of it."""
-ONCE: Final = frozenset({EMBEDDING, HEAD, "norm"})
-"""Kinds of module that the base has once; of all others it has one in each layer."""
+
+ModuleRole = Literal["linear", "head", "embedding", "norm"]
+ROLES: Final[tuple[ModuleRole, ...]] = ("linear", "head", "embedding", "norm")
+"""In the order of the page table's rows."""
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleKind:
+    """Modules of the base with one shape and one place in their layers, or a module that the base has once."""
+
+    path: str
+    """Its name within a layer, e.g. self_attn.q_proj. Once: its name behind BaseSignature.prefix; the head's whole."""
+    role: ModuleRole
+    inputs: int
+    """0 for a norm. An embedding is a linear of unit vectors."""
+    outputs: int
+    layers: tuple[int, ...] | None = None
+    """The layers that have it, ascending; None: the base has it once. Kinds multiplied as one have the same layers."""
+    has_bias: bool = False
+    """Of a norm: whether it adds a bias, which an adapter may bring."""
+    gains_from: str | None = None
+    """The kind whose outputs are multiplied into its inputs, in the same layer: a factor on these is one on those."""
+
+    @property
+    def count(self) -> int:
+        """How many modules of the kind there are."""
+        return 1 if self.layers is None else len(self.layers)
+
+    @property
+    def row_size(self) -> int:
+        """Of an embedding or a head: values of a token's row."""
+        return self.outputs if self.role == "embedding" else self.inputs
+
+    def ordinal(self, layer: int) -> int:
+        """Which of the kind's modules the layer has. The layer of what the base has once is 0."""
+        ordinal = 0 if self.layers is None else bisect_left(self.layers, layer)
+        assert (self.layers or (0,))[ordinal] == layer, f"layer {layer} has no {self.path}"
+        return ordinal
+
+
+@dataclass(frozen=True)
 class BaseSignature:
-    """The modules of the base model an adapter may change."""
+    """The modules of the base model that an adapter may change."""
 
     fingerprint: str
     """SHA-256 over architecture, shapes and vocabulary; recorded with each version."""
     num_layers: int
-    kinds: dict[str, tuple[int, int]]
-    """kind -> (in_features, out_features), e.g. q_proj -> (896, 896)."""
+    modules: dict[str, ModuleKind]
+    """By kind: the last name of the path, e.g. q_proj. The whole path where two end alike, and a name of its own where
+    layers differ in what stands at one path. Embedding and head are always EMBEDDING and HEAD. Kinds are part of an
+    adapter's digest: they never change for a base."""
     name: str = ""
     """What people call the base; an adapter that names another one gets a warning. Empty: not compared."""
     vocab_size: int = 0
     """Rows of the embedding and of the head."""
     hidden_size: int = 0
-    normed_head_size: int = 0
-    """Size of a head where queries and keys are normed, else 0."""
     tied: bool = False
     """Whether embedding and head are one weight."""
+    prefix: str = "model."
+    """Before the name of every module but the head."""
+    layers_path: str = "layers"
+    """Behind the prefix: where the layers are, by number."""
+    name_prefixes: tuple[str, ...] = ("",)
+    """What adapters' names may have instead of `prefix`: a model trained without its head has none."""
 
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """kind -> (in_features, out_features) of whatever can be adapted: linears of the layers, embedding (a linear of
-        unit vectors), head, and norms, whose inputs do not count."""
-        norms = dict.fromkeys(("input_layernorm", "post_attention_layernorm", "norm"), (0, self.hidden_size))
-        if self.normed_head_size:
-            norms |= dict.fromkeys(("q_norm", "k_norm"), (0, self.normed_head_size))
-        ends = {EMBEDDING: (self.vocab_size, self.hidden_size), HEAD: (self.hidden_size, self.vocab_size)}
-        return self.kinds | ends | norms if self.vocab_size else self.kinds
+        """kind -> (in_features, out_features) of whatever can be adapted, in the order of the page table's rows."""
+        ordered = sorted(self.modules.items(), key=lambda item: ROLES.index(item[1].role))
+        return {kind: (module.inputs, module.outputs) for kind, module in ordered}
 
-    def layers_of(self, kind: str) -> int:
-        return 1 if kind in ONCE else self.num_layers
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """kind -> (in_features, out_features) of the linears, without the head."""
+        return {kind: shape for kind, shape in self.shapes().items() if self.modules[kind].role == "linear"}
+
+    def path_of(self, layer: int, kind: str) -> str:
+        """The module's name in the base model, as PEFT matches names against it."""
+        module = self.modules[kind]
+        if module.role == "head":
+            return module.path
+        place = module.path if module.layers is None else f"{self.layers_path}.{layer}.{module.path}"
+        return f"{self.prefix}{place}"
+
+    def word_for(self, kind: str) -> str:
+        """For people: kinds at one path are one to them. What is no module of the base is called what it is."""
+        same = self.modules[kind].path if kind in self.modules else None
+        return next((other for other, module in self.modules.items() if module.path == same), kind)
+
+    @cached_property
+    def linear_words(self) -> tuple[str, ...]:
+        """What people call its linears."""
+        return tuple(dict.fromkeys(map(self.word_for, self.linears)))
+
+    @cached_property
+    def kinds_in_layers(self) -> dict[str, dict[int, str]]:
+        """Path within a layer -> layer -> kind."""
+        found: dict[str, dict[int, str]] = {}
+        for kind, module in self.modules.items():
+            for layer in module.layers or ():
+                assert layer not in found.setdefault(module.path, {}), f"two kinds are {module.path} of layer {layer}"
+                found[module.path][layer] = kind
+        return found
+
+    @cached_property
+    def kinds_once(self) -> dict[str, str]:
+        """Path behind the prefix -> kind, without the head."""
+        once = {kind: module for kind, module in self.modules.items() if module.layers is None}
+        return {module.path: kind for kind, module in once.items() if module.role != "head"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +139,9 @@ class TensorInfo:
     end: int
 
 
-Role = Literal["magnitude", "bias", "lora_bias", "gain", "norm"]
+Role = Literal["magnitude", "bias", "lora_bias", "gain", "norm", "norm_bias"]
 """What a vector over a module's outputs is: DoRA's magnitude, a trained bias instead of the base's own, a bias of
-lora_B (scaled as its delta is), IA3's factor on the result, or the weight of a norm instead of the base's own."""
+lora_B (scaled as its delta is), IA3's factor on the result, or the weight or bias of a norm instead of the base's."""
 
 
 @dataclass(frozen=True, slots=True)

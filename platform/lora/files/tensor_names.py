@@ -1,38 +1,21 @@
 """locate: which module of the base a tensor of the file belongs to, and what it is there, by the names PEFT gives."""
 
 import re
-from functools import lru_cache
+from collections.abc import Collection, Container, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-from .manifest import EMBEDDING, HEAD, ONCE, BaseSignature
+from .manifest import HEAD, BaseSignature, ModuleKind
 
 MODULES: Final = 1 << 12
 """Names of so many modules are remembered: more than most bases have."""
 OTHER_BASE: Final = "was this adapter trained on a different model?"
 NO_HOME: Final = "not adapter tensors for a linear layer of the base"
 
-PARENTS: Final = {
-    "q_proj": "self_attn",
-    "k_proj": "self_attn",
-    "v_proj": "self_attn",
-    "o_proj": "self_attn",
-    "gate_proj": "mlp",
-    "up_proj": "mlp",
-    "down_proj": "mlp",
-}
-_NORM_PARENTS: Final = {
-    "input_layernorm": "",
-    "post_attention_layernorm": "",
-    "q_norm": "self_attn",
-    "k_norm": "self_attn",
-}
-_ALL_PARENTS: Final = PARENTS | _NORM_PARENTS
-
-_IN_LAYER: Final = re.compile(
-    r"base_model\.model\.(?:model\.)?layers\.(0|[1-9][0-9]{0,4})\.(?:(self_attn|mlp)\.)?([a-z_]+?)\.([a-zA-Z0-9_.]+)"
-)
-"""PEFT names a model without its head, as embedding models are trained, without the second `model`."""
-_ONCE: Final = re.compile(r"base_model\.model\.(?:(model)\.)?(embed_tokens|lm_head|norm)\.([a-zA-Z0-9_.]+)")
+_ROOT: Final = "base_model.model."
+_DEEPEST: Final = 6
+"""Names within the longest path of a module."""
+_IN_LAYER: Final = re.compile(r"(0|[1-9][0-9]{0,4})\.([a-zA-Z0-9_.]+)")
 
 TRAINING_AID: Final = "training aid"
 """VeLoRA's projection, by which its backward pass compresses activations: no answer depends on it."""
@@ -69,6 +52,7 @@ _OF_EMBEDDING: Final = (
     | _SPARE
 )
 _OF_NORM: Final = {"weight": "norm"}
+_OF_NORM_WITH_BIAS: Final = _OF_NORM | {"bias": "norm_bias"}
 """How PEFT names the tensors of a module -> what each is: A, B, the role of a vector, or rows of tokens."""
 
 WHOLE_LINEAR: Final = "whole linear layers are not supported; name them in target_modules, not in modules_to_save"
@@ -85,15 +69,14 @@ class ModuleLocation(NamedTuple):
     layer: int
     """0 for what the base has once."""
     kind: str
-
-    @property
-    def path(self) -> str:
-        """The module's name in the base model, as PEFT matches names against it."""
-        return module_path(self.layer, self.kind)
+    path: str
+    """The module's name in the base model, as PEFT matches names against it."""
+    once: bool
+    """Whether it stands outside of the layers."""
 
     def __str__(self) -> str:
         """For people."""
-        return self.kind if self.kind in ONCE else f"{self.kind} of layer {self.layer}"
+        return self.kind if self.once else f"{self.kind} of layer {self.layer}"
 
 
 class Location(NamedTuple):
@@ -101,26 +84,52 @@ class Location(NamedTuple):
     part: str
 
 
+def place_of(base: BaseSignature, layer: int, kind: str) -> ModuleLocation:
+    return ModuleLocation(layer, kind, base.path_of(layer, kind), base.modules[kind].layers is None)
+
+
+def every_place(base: BaseSignature) -> Iterator[ModuleLocation]:
+    """All modules of the base, kind by kind."""
+    return (place_of(base, layer, kind) for kind in base.shapes() for layer in base.modules[kind].layers or (0,))
+
+
+def as_named(names: Collection[str], base: BaseSignature) -> BaseSignature:
+    """The base with the prefix of these names: a part of a larger model may have been trained alone."""
+    for prefix in filter(None, (base.prefix, *base.name_prefixes)):
+        if any(name.startswith(f"{_ROOT}{prefix}{base.layers_path}.") for name in names):
+            others = tuple([other for other in (base.prefix, *base.name_prefixes) if other != prefix])
+            return base if prefix == base.prefix else replace(base, prefix=prefix, name_prefixes=others)
+    return base
+
+
 def locate(name: str, base: BaseSignature) -> Location | str:
     """Where the tensor belongs; or in words why nowhere."""
-    match = _IN_LAYER.fullmatch(name)
-    if match is not None:
-        return _locate_in_layer(name, int(match[1]), match[2] or "", match[3], match[4], base)
-    match = _ONCE.fullmatch(name)
-    if match is None or (match[2] == HEAD and match[1]):
-        return _foreign(name)
-    part = _part(match[2], match[3])
-    if part is None or match[2] not in base.shapes():
-        return _foreign(name)
-    return Location(ModuleLocation(0, match[2]), part)
+    found = find_module(name, base)
+    if isinstance(found, str):
+        return found
+    place, suffix = found
+    module = base.modules[place.kind]
+    part = _part(module, suffix)
+    if part is None:
+        return WHOLE_LINEAR if module.role == "linear" and suffix in _WHOLE else _foreign(name)
+    return Location(place, part)
 
 
-@lru_cache(maxsize=MODULES)
-def module_path(layer: int, kind: str) -> str:
-    if kind in ONCE:
-        return kind if kind == HEAD else f"model.{kind}"
-    parent = _ALL_PARENTS[kind]
-    return ".".join(filter(None, ("model.layers", str(layer), parent, kind)))
+def find_module(name: str, base: BaseSignature) -> tuple[ModuleLocation, str] | str:
+    """The module that the tensor is of, and what it is called there; or in words why there is none."""
+    if not name.startswith(_ROOT):
+        return _foreign(name)
+    inner = name.removeprefix(_ROOT)
+    found = [
+        _find_behind(inner.removeprefix(prefix), name, base)
+        for prefix in (base.prefix, *base.name_prefixes)
+        if inner.startswith(prefix)
+    ]
+    head = base.modules.get(HEAD)
+    if head is not None and inner.startswith(f"{head.path}."):
+        found.append((place_of(base, 0, HEAD), inner.removeprefix(f"{head.path}.")))
+    places = [answer for answer in found if not isinstance(answer, str)]
+    return next(iter(places or found), _foreign(name))
 
 
 def saved_twice(name: str) -> str | None:
@@ -129,20 +138,37 @@ def saved_twice(name: str) -> str | None:
     return f"{stem}.weight" if found else None
 
 
-def _locate_in_layer(name: str, layer: int, parent: str, kind: str, suffix: str, base: BaseSignature) -> Location | str:
-    if _ALL_PARENTS.get(kind) != parent or kind not in base.shapes():
+def _find_behind(rest: str, name: str, base: BaseSignature) -> tuple[ModuleLocation, str] | str:
+    """`rest` of the name is what stands behind a prefix."""
+    if not rest.startswith(f"{base.layers_path}."):
+        path, suffix = _split(rest, base.kinds_once)
+        return (place_of(base, 0, base.kinds_once[path]), suffix) if path else _foreign(name)
+    match = _IN_LAYER.fullmatch(rest.removeprefix(f"{base.layers_path}."))
+    if match is None:
+        return _foreign(name)
+    layer, (path, suffix) = int(match[1]), _split(match[2], base.kinds_in_layers)
+    if not path:
         return next((reason for part, reason in _FOREIGN if part in name), "the base has no such module")
     if layer >= base.num_layers:
         return f"the base has {base.num_layers} layers, numbered from 0; {OTHER_BASE}"
-    part = _part(kind, suffix)
-    if part is None:
-        return WHOLE_LINEAR if kind in PARENTS and suffix in _WHOLE else _foreign(name)
-    return Location(ModuleLocation(layer, kind), part)
+    kind = base.kinds_in_layers[path].get(layer)
+    return f"layer {layer} of the base has no {path}" if kind is None else (place_of(base, layer, kind), suffix)
 
 
-def _part(kind: str, suffix: str) -> str | None:
+def _split(text: str, paths: Container[str]) -> tuple[str, str]:
+    """The longest of the paths that the text begins with, and the rest; "" twice where there is none."""
+    parts = text.split(".", _DEEPEST)
+    for count in range(len(parts) - 1, 0, -1):
+        path = ".".join(parts[:count])
+        if path in paths:
+            return path, ".".join(parts[count:])
+    return "", ""
+
+
+def _part(module: ModuleKind, suffix: str) -> str | None:
     """PEFT names its default adapter in some versions."""
-    names = {EMBEDDING: _OF_EMBEDDING, HEAD: _OF_HEAD}.get(kind, _OF_LINEAR if kind in PARENTS else _OF_NORM)
+    of_norm = _OF_NORM_WITH_BIAS if module.has_bias else _OF_NORM
+    names = {"linear": _OF_LINEAR, "head": _OF_HEAD, "embedding": _OF_EMBEDDING, "norm": of_norm}[module.role]
     return names.get(suffix.replace(".default", "", 1))
 
 

@@ -12,7 +12,6 @@ UNSERVED: Final[dict[str, tuple[str, str]]] = {
     ),
     "megatron_config": ("Megatron layers are not supported", "export the adapter to Hugging Face layout first"),
     "layer_replication": ("replacing layers of the base is not supported", "train on the unchanged base"),
-    "fan_in_fan_out": ("transposed linear layers are not supported", "set fan_in_fan_out to false and train again"),
     "kasa_config": ("KaSA changes the base weights and adds singular values", "train as a plain LoRA"),
     "monteclora_config": ("MonteCLoRA draws its weights at random", "train as a plain LoRA"),
     "use_qalora": ("QA-LoRA pools the input of lora_A", "train with use_qalora=False"),
@@ -28,12 +27,12 @@ init_lora_weights names the start."""
 INERT: Final = frozenset(
     {
         "peft_version", "revision", "inference_mode", "lora_dropout", "megatron_core", "eva_config", "velora_config",
-        "qalora_group_size", "runtime_config", "init_ia3_weights", "merge_weights",
+        "qalora_group_size", "runtime_config", "fan_in_fan_out", "init_ia3_weights", "merge_weights",
         "lora_dtype", "lorap_lr_ratio", "lorap_emb_lr", *STARTS,
     }
 )  # fmt: skip
 """Keys that decide nothing once the adapter is trained. Old PEFT wrote merge_weights, ms-swift writes lora_dtype and
-those after it."""
+those after it. fan_in_fan_out says how the base stores weights: PEFT corrects it by the base itself."""
 
 CONVERT: Final = (
     "convert: model.save_pretrained(folder, path_initial_model_for_weight_conversion=initial_adapter_folder)"

@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from ..files.base_tensors import BaseTensors
-from ..files.manifest import ModuleLora, OutputVector, Role, TensorInfo
+from ..files.manifest import BaseSignature, ModuleLora, OutputVector, Role, TensorInfo
 from ..files.report import Report, enumerate_some
-from ..files.tensor_names import module_path
 from ..files.values import LARGEST_WEIGHT, Magnitudes, read_bits, to_floats
 
 INCOMPLETE: Final = ("modules", "features", "shapes", "ranks")
@@ -19,8 +18,8 @@ NEGLIGIBLE: Final = 2.0**-40
 """A change of weights that no activation computed in float32 would show."""
 COPY: Final = ".base_layer."
 """PEFT saves the base's own embedding and head beside their LoRA."""
-REPLACING: Final = ("bias", "norm")
-"""Roles of vectors that stand instead of the base's own."""
+REPLACING: Final = {"bias": "bias", "norm": "weight", "norm_bias": "bias"}
+"""Roles of vectors that stand instead of the base's own -> what these are called."""
 ROUNDING: Final = 1e-5
 """Of the sum of all magnitudes: far above what float32 rounds away, far below what any training leaves."""
 
@@ -29,11 +28,12 @@ def report_effect(
     file: FileIO,
     modules: tuple[ModuleLora, ...],
     seen: Mapping[TensorInfo, Magnitudes],
+    base: BaseSignature,
     own: BaseTensors | None,
     report: Report,
 ) -> None:
     """Judge by `seen`, the tensors that were read; what was not read may be anything, and so may a module that did not
-    fit: then nothing is said of the adapter as a whole. `own`: of the base, None where they are not at hand."""
+    fit: then nothing is said of the adapter as a whole. `own`: the base's, None where they are not at hand."""
     if any(finding.level == "fail" and finding.check in INCOMPLETE for finding in report.findings):
         return
     idle = [f"{module.kind} of layer {module.layer}" for module in modules if not _has_effect(module, seen)]
@@ -43,7 +43,7 @@ def report_effect(
     elif modules and not report.failed and all(_cancels_out(file, module) for module in modules):
         message = "the adapter has no effect: in every module the products of B and A cancel out"
         report.fail("effect", message, "training does not produce such tensors: save the adapter again")
-    elif modules and not report.failed and own is not None and _repeats_the_base(file, modules, seen, own):
+    elif modules and not report.failed and own is not None and _repeats_the_base(file, modules, seen, base, own):
         message = "the adapter has no effect: A, B or the scaling is (nearly) zero, and the rest is the base's own"
         report.fail("effect", message, "it was saved before training: biases, norms and tokens are unchanged")
     elif idle:
@@ -63,12 +63,18 @@ def _has_effect(module: ModuleLora, seen: Mapping[TensorInfo, Magnitudes]) -> bo
 
 
 def _repeats_the_base(
-    file: FileIO, modules: tuple[ModuleLora, ...], seen: Mapping[TensorInfo, Magnitudes], own: BaseTensors
+    file: FileIO,
+    modules: tuple[ModuleLora, ...],
+    seen: Mapping[TensorInfo, Magnitudes],
+    base: BaseSignature,
+    own: BaseTensors,
 ) -> bool:
     """Whether nothing adds or scales anything, and all that stands instead of something of the base is the same."""
     adding = [replace(module, rows=(), vectors=_not_replacing(module)) for module in modules]
     return not any(_has_effect(module, seen) for module in adding) and all(
-        own.repeats(file, tensor, name, rows) for module in modules for tensor, name, rows in _replacements(module)
+        own.repeats(file, tensor, name, rows)
+        for module in modules
+        for tensor, name, rows in _replacements(module, base)
     )
 
 
@@ -76,12 +82,12 @@ def _not_replacing(module: ModuleLora) -> tuple[OutputVector, ...]:
     return tuple([vector for vector in module.vectors if vector.role not in REPLACING])
 
 
-def _replacements(module: ModuleLora) -> Iterator[tuple[TensorInfo, str, tuple[int, ...] | None]]:
+def _replacements(module: ModuleLora, base: BaseSignature) -> Iterator[tuple[TensorInfo, str, tuple[int, ...] | None]]:
     """Tensors, what they stand for, and of which rows of that."""
-    path = module_path(module.layer, module.kind)
+    path = base.path_of(module.layer, module.kind)
     for vector in module.vectors:
         if vector.role in REPLACING:
-            yield vector.tensor, f"{path}.{'bias' if vector.role == 'bias' else 'weight'}", None
+            yield vector.tensor, f"{path}.{REPLACING[vector.role]}", None
     for part in module.rows:
         yield part.tensor, f"{path}.weight", part.tokens
 
@@ -97,7 +103,7 @@ def _bound(module: ModuleLora, seen: Mapping[TensorInfo, Magnitudes]) -> float:
 def _vector_has_effect(role: Role, seen: Magnitudes | None) -> bool:
     if role == "gain":
         return seen is None or not seen.one
-    return role in ("bias", "norm") or (role == "lora_bias" and (seen is None or seen.largest > 0))
+    return role in REPLACING or (role == "lora_bias" and (seen is None or seen.largest > 0))
 
 
 def _cancels_out(file: FileIO, module: ModuleLora) -> bool:

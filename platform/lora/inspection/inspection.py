@@ -65,16 +65,16 @@ def inspect_adapter(config: bytes, weights: Path, base: BaseSignature, base_fold
     with weights.open("rb", buffering=0) as file:
         try:
             structure = read_structure(config, file, base, report)
-            own = None if base_folder is None else BaseTensors(base_folder, base.tied)
-            digest = _judge_values(file, structure, own, report)
-            probe_tokens = () if report.failed else find_probe_tokens(file, structure.modules, base.vocab_size, own)
+            own = None if base_folder is None else BaseTensors(base_folder, base)
+            digest = _judge_values(file, structure, base, own, report)
+            probe_tokens = () if report.failed else find_probe_tokens(file, structure.modules, base, own)
         except EOFError as error:
             report.fail("header", f"adapter_model.safetensors cannot be read: {error}", "upload it again")
             return Inspection(None, tuple(report.findings))
     if report.failed or structure.settings is None:
         return Inspection(None, tuple(report.findings))
     _compare_base(structure.settings, base, report)
-    return Inspection(_manifest(structure, structure.settings, digest, probe_tokens), tuple(report.findings))
+    return Inspection(_manifest(structure, structure.settings, base, digest, probe_tokens), tuple(report.findings))
 
 
 def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Report) -> Structure:
@@ -94,7 +94,9 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     return Structure(settings, tensors, modules, head, size, vocab_size)
 
 
-def _judge_values(file: FileIO, structure: Structure, own: BaseTensors | None, report: Report) -> str:
+def _judge_values(
+    file: FileIO, structure: Structure, base: BaseSignature, own: BaseTensors | None, report: Report
+) -> str:
     """Read every byte once: the digest, values no weight can have, and adapters that do nothing."""
     if any(finding.check == "header" and finding.level == "fail" for finding in report.findings):
         return ""
@@ -109,7 +111,7 @@ def _judge_values(file: FileIO, structure: Structure, own: BaseTensors | None, r
     _report_values(unusable, report)
     _compare_copies(file, structure, report)
     if structure.settings is not None:  # without them modules have no scaling and no tokens, and do nothing
-        report_effect(file, structure.modules, seen, own, report)
+        report_effect(file, structure.modules, seen, base, own, report)
     return digest.hexdigest()
 
 
@@ -155,7 +157,7 @@ def _compare_base(settings: LoraSettings, base: BaseSignature, report: Report) -
 
 
 def _manifest(
-    structure: Structure, settings: LoraSettings, digest: str, probe_tokens: tuple[int, ...]
+    structure: Structure, settings: LoraSettings, base: BaseSignature, digest: str, probe_tokens: tuple[int, ...]
 ) -> AdapterManifest:
     modules, tensors = structure.modules, {tensor for _, tensor in canonical_tensors(structure.whole)}
     return AdapterManifest(
@@ -163,7 +165,7 @@ def _manifest(
         peft_type=settings.peft_type,
         rank=max(module.rank for module in modules),
         alpha=settings.alpha,
-        target_modules=tuple(sorted({module.kind for module in structure.whole})),
+        target_modules=tuple(sorted({base.word_for(module.kind) for module in structure.whole})),
         base_model=settings.base_model,
         modules=modules,
         parameters=sum(math.prod(tensor.shape) for tensor in tensors),

@@ -8,10 +8,10 @@ from ..files.config_file import LoraSettings
 from ..files.manifest import EMBEDDING, HEAD, BaseSignature, ModuleLora, OutputVector, Role, TensorInfo
 from ..files.pattern_keys import refuse_misread
 from ..files.report import Report, enumerate_some, quote
-from ..files.tensor_names import OTHER_BASE, TRAINING_AID, ModuleLocation, locate
+from ..files.tensor_names import OTHER_BASE, TRAINING_AID, ModuleLocation, as_named, every_place, locate, place_of
 from .vocabulary_checks import expected_rank, match_rows, saves_place, targets_place, trained_tokens
 
-ROLES: Final[tuple[Role, ...]] = ("magnitude", "bias", "lora_bias", "gain", "norm")
+ROLES: Final[tuple[Role, ...]] = ("magnitude", "bias", "lora_bias", "gain", "norm", "norm_bias")
 ADAPTED: Final = frozenset({"A", "B", "magnitude", "lora_bias", "gain"})
 """Parts that an adapter of the module consists of; the others stand instead of what the base has."""
 
@@ -39,7 +39,7 @@ def match_modules(
 
     Without settings, which have then been refused already, names and shapes are still judged.
     """
-    problems = Problems()
+    problems, base = Problems(), as_named([tensor.name for tensor in tensors], base)
     found = _sort(tensors, base, problems)
     if settings is not None:
         for place, parts in found.items():
@@ -50,13 +50,13 @@ def match_modules(
     ]
     with_rows = match_rows([module for module in modules if module is not None], found, settings, base, problems.shapes)
     if settings is not None:
-        refuse_misread(settings, [place.path for place in _every_place(base)], report)
-    _report(problems, report)
+        refuse_misread(settings, [place.path for place in every_place(base)], report)
+    _report(problems, base, report)
     if settings is not None and not problems.names:
         _compare_targets({place for place, parts in found.items() if parts.keys() & ADAPTED}, settings, base, report)
         _compare_saved(found, settings, base, report)
     report.settle("modules", f"all {len(tensors)} tensors match {len(found)} modules of the base")
-    return with_rows if settings is None or settings.peft_type != "IA3" else _move_gains(with_rows)
+    return with_rows if settings is None or settings.peft_type != "IA3" else _move_gains(with_rows, base)
 
 
 def _sort(tensors: tuple[TensorInfo, ...], base: BaseSignature, problems: Problems) -> dict[ModuleLocation, Parts]:
@@ -85,6 +85,7 @@ def _judge_parts(
         "rows": trained_tokens(place, settings, base) is not None,
         TRAINING_AID: bool(settings.raw.get("velora_config")),
         **dict.fromkeys(("norm", "copy", "original"), saves_place(place, settings, base)),
+        "norm_bias": settings.trains_biases or saves_place(place, settings, base),
     }
     for part in sorted(parts.keys() & announced.keys()):
         if not announced[part]:
@@ -109,6 +110,7 @@ _WORDS: Final = {
     "rows": "trained tokens (trainable_token_indices)",
     "all rows": "its weight",
     "norm": "a trained norm (modules_to_save)",
+    "norm_bias": "a trained bias of a norm",
     TRAINING_AID: "a projection of VeLoRA's (velora_config)",
     "copy": "a copy of its weight (modules_to_save)",
     "original": "the weight that was trained on (original_module)",
@@ -130,14 +132,14 @@ def _fit(
     fitting = [_vector_fits(place, vector, settings, base, problems) for vector in vectors]
     if parts.keys() & set("AB"):
         return _fit_pair(place, parts, vectors, settings, base, problems)
-    return ModuleLora(*place, 0, 1.0, None, None, vectors) if all(fitting) else None
+    return ModuleLora(place.layer, place.kind, 0, 1.0, None, None, vectors) if all(fitting) else None
 
 
 def _resized_to(place: ModuleLocation, found: dict[ModuleLocation, Parts], base: BaseSignature) -> int:
     """Tokens of the vocabulary that it is adapted over, where that is another than the base's; 0: it is not."""
     if place.kind not in (EMBEDDING, HEAD) or "A" not in found[place]:
         return 0
-    of_tied = found.get(ModuleLocation(0, EMBEDDING), {}) if base.tied else {}
+    of_tied = found.get(place_of(base, 0, EMBEDDING), {}) if base.tied else {}
     whole = found[place].get("all rows") or of_tied.get("all rows")
     if whole is None or len(whole.shape) != 2 or whole.shape[0] == base.vocab_size:
         return 0
@@ -157,25 +159,28 @@ def _fit_pair(
         missing, present = ("lora_A", "lora_B") if a is None else ("lora_B", "lora_A")
         problems.pairs.append(f"{place} has {present} but no {missing}")
         return None
-    if not _shapes_fit(place, a, b, base.shapes()[place.kind], problems) or settings is None:
+    module = base.modules[place.kind]
+    if not _shapes_fit(place, a, b, (module.inputs, module.outputs), problems) or settings is None:
         return None
     rank, expected = a.shape[0], expected_rank(place, settings, base)
     if rank != expected:
         problems.ranks.append(f"{place} has rank {rank}, adapter_config.json says {expected}")
         return None
-    return ModuleLora(*place, rank, settings.scaling_of(place.path), a, b, vectors)
+    return ModuleLora(place.layer, place.kind, rank, settings.scaling_of(place.path), a, b, vectors)
 
 
 def _vector_fits(
     place: ModuleLocation, vector: OutputVector, settings: LoraSettings | None, base: BaseSignature, problems: Problems
 ) -> bool:
-    (inputs, outputs), shape = base.shapes()[place.kind], vector.tensor.shape
-    expected: tuple[int, ...] = (outputs,)
+    module, shape = base.modules[place.kind], vector.tensor.shape
+    expected: tuple[int, ...] = (module.outputs,)
     if vector.role == "gain":
         scales_input = settings is not None and settings.scales_input(place.path)
-        if scales_input and place.kind != "down_proj":
-            problems.inputs.append(f"{place} is a feedforward module of IA3: {INPUT_GAIN}")
-        expected = (1, inputs) if scales_input else (outputs, 1)
+        if scales_input and module.gains_from is None:
+            problems.inputs.append(
+                f"{place} is a feedforward module of IA3: input vectors are supported on {_readers(base)}"
+            )
+        expected = (1, module.inputs) if scales_input else (module.outputs, 1)
     if shape != expected:
         problems.shapes.append(
             f"{place}: {vector.tensor.name.rsplit('.', 1)[-1]} is {list(shape)}, not {list(expected)}"
@@ -184,17 +189,22 @@ def _vector_fits(
 
 
 RESIZED: Final = "name it in modules_to_save, or train the added tokens alone by trainable_token_indices"
-INPUT_GAIN: Final = "input vectors are supported on down_proj only"
-OUTPUTS_INSTEAD: Final = "train with feedforward_modules set to down_proj only, or none"
 
 
-def _move_gains(modules: tuple[ModuleLora, ...]) -> tuple[ModuleLora, ...]:
+def _readers(base: BaseSignature) -> str:
+    """The linears of which a factor on the inputs can be served."""
+    names = [base.word_for(kind) for kind, module in base.modules.items() if module.gains_from is not None]
+    return f"{', '.join(dict.fromkeys(names))} only" if names else "no linear of this base"
+
+
+def _move_gains(modules: tuple[ModuleLora, ...], base: BaseSignature) -> tuple[ModuleLora, ...]:
     """A factor on what goes into down_proj is one on what comes out of up_proj, as the two are multiplied."""
-    gains: dict[ModuleLocation, list[OutputVector]] = {}
+    gains: dict[tuple[int, str], list[OutputVector]] = {}
     for module in modules:
+        source = base.modules[module.kind].gains_from
         for vector in module.vectors:
-            over_input = vector.tensor.shape[0] == 1 and module.kind == "down_proj"
-            gains.setdefault(ModuleLocation(module.layer, "up_proj" if over_input else module.kind), []).append(vector)
+            over_input = vector.tensor.shape[0] == 1 and source is not None
+            gains.setdefault((module.layer, source if over_input and source else module.kind), []).append(vector)
     moved = [ModuleLora(*place, 0, 1.0, None, None, tuple(found)) for place, found in sorted(gains.items())]
     return (*moved, *[module for module in modules if module.rows])
 
@@ -218,7 +228,7 @@ def _shapes_fit(
     return len(problems.shapes) + len(problems.ranks) == before
 
 
-def _report(problems: Problems, report: Report) -> None:
+def _report(problems: Problems, base: BaseSignature, report: Report) -> None:
     for reason, names in problems.names.items():
         report.fail(
             "modules",
@@ -229,7 +239,8 @@ def _report(problems: Problems, report: Report) -> None:
     report.fail_all(
         "features", problems.parts, "adapter_config.json and the tensors must come from the same training run"
     )
-    report.fail_all("features", problems.inputs, OUTPUTS_INSTEAD)
+    instead = f"train with feedforward_modules set to {_readers(base)}, or none"
+    report.fail_all("features", problems.inputs, instead)
     report.fail_all("features", problems.resized, RESIZED)
     report.fail_all("shapes", problems.shapes, OTHER_BASE)
     report.fail_all("ranks", problems.ranks, "r, rank_pattern and the tensors must agree")
@@ -237,16 +248,8 @@ def _report(problems: Problems, report: Report) -> None:
     report.settle("ranks", "tensors and configuration agree on all ranks")
 
 
-def _every_place(base: BaseSignature) -> list[ModuleLocation]:
-    return [ModuleLocation(layer, kind) for kind in base.shapes() for layer in range(base.layers_of(kind))]
-
-
-def _can_be_adapted(place: ModuleLocation, base: BaseSignature) -> bool:
-    return place.kind in base.kinds or place.kind in (EMBEDDING, HEAD)
-
-
 def _compare_targets(present: set[ModuleLocation], settings: LoraSettings, base: BaseSignature, report: Report) -> None:
-    adaptable = [place for place in _every_place(base) if _can_be_adapted(place, base)]
+    adaptable = [place for place in every_place(base) if base.modules[place.kind].role != "norm"]
     targeted = {place for place in adaptable if targets_place(place, settings, base)}
     absent = [str(place) for place in sorted(targeted - present)]
     if absent:
@@ -263,12 +266,23 @@ def _compare_saved(
     found: dict[ModuleLocation, Parts], settings: LoraSettings, base: BaseSignature, report: Report
 ) -> None:
     """Of linears only what an adapter adds is served; of all other modules also copies as a whole."""
-    saved = [place for place in _every_place(base) if settings.saves(place.path)]
-    linears = [str(place) for place in saved if place.kind in base.kinds]
+    saved = [place for place in every_place(base) if settings.saves(place.path)]
+    linears = [str(place) for place in saved if base.modules[place.kind].role == "linear"]
     if linears:
         message = f"modules_to_save names linear layers: {enumerate_some(linears)}"
         report.fail("features", message, "adapt them with LoRA: name them in target_modules instead")
-    absent = [str(p) for p in saved if p.kind not in base.kinds and not found.get(p, {}).keys() & {"norm", "all rows"}]
+    absent = [str(place) for place in saved if not _parts_of_whole(place, base) <= found.get(place, {}).keys()]
     if absent:
         message = f"modules_to_save names modules that are not in the file: {enumerate_some(absent)}"
         report.fail("targets", message, "save the whole adapter again")
+
+
+def _parts_of_whole(place: ModuleLocation, base: BaseSignature) -> set[str]:
+    """Of a module that is saved as a whole; of linears, none are served."""
+    module = base.modules[place.kind]
+    match module.role:
+        case "linear":
+            return set()
+        case "norm":
+            return {"norm", "norm_bias"} if module.has_bias else {"norm"}
+    return {"all rows"}

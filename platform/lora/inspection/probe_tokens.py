@@ -9,30 +9,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..files.base_tensors import BaseTensors
-from ..files.manifest import EMBEDDING, HEAD, ModuleLora, TensorInfo
-from ..files.tensor_names import module_path
+from ..files.manifest import EMBEDDING, HEAD, BaseSignature, ModuleLora, TensorInfo
 from ..files.values import read_bits, to_floats
 
 MOST: Final = 16
 
 
 def find_probe_tokens(
-    file: FileIO, modules: Iterable[ModuleLora], vocab_size: int, own: BaseTensors | None
+    file: FileIO, modules: Iterable[ModuleLora], base: BaseSignature, own: BaseTensors | None
 ) -> tuple[int, ...]:
     """At most MOST of the base's tokens whose embeddings or logits it changes, of each of its tensors in turn; none
-    where it has nothing there. `vocab_size` and `own` are the base's; None where its tensors are not at hand. EOFError
-    where the file ends early."""
+    where it has nothing there. `own`: of the base, None where they are not at hand. EOFError where the file ends
+    early."""
     ends = [module for module in modules if module.kind in (EMBEDDING, HEAD)]
     found = [
-        list(islice((token for token in tokens if token < vocab_size), MOST))
+        list(islice((token for token in tokens if token < base.vocab_size), MOST))
         for module in ends
-        for tokens in _of_tensors(file, module, own)
+        for tokens in _of_tensors(file, module, base, own)
     ]
     in_turn = (token for token in chain.from_iterable(zip_longest(*found)) if token is not None)
     return tuple(islice(dict.fromkeys(in_turn), MOST))
 
 
-def _of_tensors(file: FileIO, module: ModuleLora, own: BaseTensors | None) -> Iterator[Iterable[int]]:
+def _of_tensors(
+    file: FileIO, module: ModuleLora, base: BaseSignature, own: BaseTensors | None
+) -> Iterator[Iterable[int]]:
     """Of each of its tensors that has something for single tokens: these tokens."""
     if module.kind == EMBEDDING and module.a is not None:
         yield _largest_first(_read(file, module.a).T)
@@ -40,7 +41,7 @@ def _of_tensors(file: FileIO, module: ModuleLora, own: BaseTensors | None) -> It
         yield _largest_first(_read(file, module.b))
     if module.kind == HEAD:
         yield from (_largest_first(_read(file, each.tensor)) for each in module.vectors if each.role == "lora_bias")
-    name = f"{module_path(module.layer, module.kind)}.weight"
+    name = f"{base.path_of(module.layer, module.kind)}.weight"
     for rows in module.rows:
         tokens = range(rows.tensor.shape[0]) if rows.tokens is None else rows.tokens
         yield tokens if own is None else (tokens[at] for at in own.differing(file, rows.tensor, name, rows.tokens))

@@ -2,14 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from ..files.config_fields import MAX_TOKENS
 from ..files.config_file import LoraSettings
-from ..files.manifest import EMBEDDING, HEAD, ONCE, BaseSignature, ModuleLora, TensorInfo, TokenRows
-from ..files.tensor_names import ModuleLocation
-
-ENDS: Final = (ModuleLocation(0, EMBEDDING), ModuleLocation(0, HEAD))
+from ..files.manifest import EMBEDDING, HEAD, BaseSignature, ModuleLora, TensorInfo, TokenRows
+from ..files.tensor_names import ModuleLocation, place_of
 
 
 def match_rows(
@@ -20,38 +17,47 @@ def match_rows(
     problems: list[str],
 ) -> tuple[ModuleLora, ...]:
     """The modules, with the rows of embedding and head where the file has any. Sentences go to `problems`."""
-    by_place = {ModuleLocation(module.layer, module.kind): module for module in modules}
-    rows = {place: _rows(place, found.get(place, {}), settings, base, problems) for place in ENDS}
+    by_place = {(module.layer, module.kind): module for module in modules}
+    rows = {place: _rows(place, found.get(place, {}), settings, base, problems) for place in _ends(base)}
     if base.tied:
         rows = _share(rows, settings)
-    for place in ENDS:
-        if rows[place]:
-            by_place[place] = replace(by_place.get(place, ModuleLora(*place, 0, 1.0, None, None)), rows=rows[place])
-    _compare_sizes([_count(rows[place], base, problems) for place in ENDS], base, problems)
+    for (layer, kind, *_), own in rows.items():
+        if own:
+            module = by_place.get((layer, kind), ModuleLora(layer, kind, 0, 1.0, None, None))
+            by_place[layer, kind] = replace(module, rows=own)
+    _compare_sizes([_count(own, base, problems) for own in rows.values()], base, problems)
     return tuple([by_place[place] for place in sorted(by_place)])
+
+
+def _ends(base: BaseSignature) -> list[ModuleLocation]:
+    """Embedding and head, as far as the base says that it has them."""
+    return [place_of(base, 0, kind) for kind in (EMBEDDING, HEAD) if kind in base.modules]
 
 
 def trained_tokens(place: ModuleLocation, settings: LoraSettings, base: BaseSignature) -> tuple[int, ...] | None:
     """The tokens that PEFT trains rows of, if any there. A tied head follows the embedding."""
-    tokens = settings.tokens_of(place.path)
+    tokens = settings.tokens_of(place.path, place.kind)
     follows = base.tied and place.kind == HEAD and tokens is None
-    return settings.tokens_of(ENDS[0].path) if follows else tokens
+    return settings.tokens_of(base.path_of(0, EMBEDDING), EMBEDDING) if follows else tokens
 
 
 def targets_place(place: ModuleLocation, settings: LoraSettings, base: BaseSignature) -> bool:
     """Whether PEFT puts an adapter there."""
-    named = settings.targets(-1 if place.kind in ONCE else place.layer, place.path)
-    return named or (_follows(place, settings, base) and settings.targets(-1, ENDS[0].path))
+    named = settings.targets(place, base.modules[place.kind].role == "linear")
+    return named or (_follows(place, settings, base) and settings.targets(place_of(base, 0, EMBEDDING), False))
 
 
 def saves_place(place: ModuleLocation, settings: LoraSettings, base: BaseSignature) -> bool:
     """Whether PEFT saves it as a whole."""
-    return settings.saves(place.path) or (_follows(place, settings, base) and settings.saves(ENDS[0].path))
+    return settings.saves(place.path) or (
+        _follows(place, settings, base) and settings.saves(base.path_of(0, EMBEDDING))
+    )
 
 
 def expected_rank(place: ModuleLocation, settings: LoraSettings, base: BaseSignature) -> int:
     """A tied head has the embedding's matrices, though its own scaling."""
-    return settings.rank_of((ENDS[0] if _follows(place, settings, base) else place).path)
+    follows = _follows(place, settings, base)
+    return settings.rank_of(base.path_of(0, EMBEDDING) if follows else place.path)
 
 
 def _follows(place: ModuleLocation, settings: LoraSettings, base: BaseSignature) -> bool:
@@ -82,7 +88,7 @@ def _rows(
 
 
 def _fits(place: ModuleLocation, rows: TokenRows, base: BaseSignature, problems: list[str]) -> bool:
-    shape, size = rows.tensor.shape, base.hidden_size
+    shape, size = rows.tensor.shape, base.modules[place.kind].row_size
     count = None if rows.tokens is None else len(rows.tokens)
     fits = len(shape) == 2 and shape[1] == size and shape[0] == (count or shape[0])
     if not fits:
@@ -100,7 +106,8 @@ def _share(
     stand beside it; where both have their own there is nothing to share.
     """
     shared = dict(rows)
-    for place, other in (ENDS, ENDS[::-1]):
+    ends = tuple(rows)
+    for place, other in (ends, ends[::-1]):
         single = {part.tokens is None for part in rows[other]}
         missing = [
             part for part in rows[place] if (part.tokens is None) not in single and not _is_own(part, place, settings)
@@ -127,7 +134,7 @@ def _count(rows: tuple[TokenRows, ...], base: BaseSignature, problems: list[str]
 
 
 def _compare_sizes(sizes: list[int], base: BaseSignature, problems: list[str]) -> None:
-    if sizes[0] != sizes[1]:
+    if len(set(sizes)) > 1:
         problems.append(f"embed_tokens has {sizes[0]:,} rows and lm_head {sizes[1]:,}; they must match")
-    if max(sizes) > base.vocab_size + MAX_TOKENS:
+    if sizes and max(sizes) > base.vocab_size + MAX_TOKENS:
         problems.append(f"{max(sizes) - base.vocab_size:,} tokens are added; the limit is {MAX_TOKENS:,}")

@@ -30,7 +30,7 @@ class BaseModules(StoredRows, Protocol):
         """W[:, first:last]^T as [last - first, out] float32; `first` is even. The embedding multiplies unit vectors."""
 
     def bias(self, layer: int, kind: str) -> torch.Tensor:
-        """[out] float32, zeros where there is none."""
+        """[out] float32, of a linear or a norm; zeros where there is none."""
 
     def norm(self, layer: int, kind: str) -> torch.Tensor:
         """The weight of a norm, float32."""

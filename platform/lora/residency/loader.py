@@ -180,7 +180,13 @@ class Loader:
             entry.job = self._executor.submit(self._restore, room, copy, self._host.epoch)
             return
         write = partial(
-            load_pages, Path(entry.folder_read), entry.contents, entry.digest, self._store.dtype_name, self._staging
+            load_pages,
+            Path(entry.folder_read),
+            entry.contents,
+            self._base,
+            entry.digest,
+            self._store.dtype_name,
+            self._staging,
         )
         entry.job = self._executor.submit(self._store.fill, room, write)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..apply.batch import KINDS, LINEARS, NORMS, RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, PageTable, RowPages
+from ..apply.batch import RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, PageTable, RowPages, ordinals_of
 from ..files.config_fields import MAX_RANK
 from ..files.manifest import HEAD, BaseSignature, ModuleLora
 from ..files.values import Bits
@@ -76,13 +76,15 @@ class PageStore:
         self._epochs = Epochs()
         self._current = [0] * slots
         """Generation of each slot."""
-        shape = (slots, len(KINDS))
+        shape = (slots, len(self._shapes))
+        modules = max(module.count for module in base.modules.values())
         self.table = PageTable(
             arena=_memory(self._arena.size, dtype, device),
             offset=torch.zeros(*shape, MAX_RANK // RANKS_PER_PAGE, dtype=torch.int64, device=device),
-            rank=torch.zeros(*shape, base.num_layers, dtype=torch.int32, device=device),
-            scaling=torch.zeros(*shape, base.num_layers, dtype=torch.float32, device=device),
+            rank=torch.zeros(*shape, modules, dtype=torch.int32, device=device),
+            scaling=torch.zeros(*shape, modules, dtype=torch.float32, device=device),
             shapes=self._shapes,
+            ordinals=ordinals_of(base),
         )
         self._copier = PageCopier(device, streams)
         self._touched = 0
@@ -205,10 +207,10 @@ class PageStore:
         else's by now."""
         self.check(room)
         offset, rank, scaling = (np.zeros(part.shape[1:], dtype) for part, dtype in self._table_parts())
-        vectors, index = np.full(len(KINDS), -1, np.int64), np.zeros(len(KINDS), np.int64)
-        counts = np.zeros(len(KINDS), np.int32)
+        kinds = len(self._shapes)
+        vectors, index, counts = np.full(kinds, -1, np.int64), np.zeros(kinds, np.int64), np.zeros(kinds, np.int32)
         for (kind, part), offsets in room.offsets.items():
-            row = KINDS.index(kind)
+            row = self.table.row(kind)
             match part:
                 case "vectors":
                     vectors[row] = offsets[0] * self._item_size // FLOAT_BYTES
@@ -217,7 +219,7 @@ class PageStore:
                 case "index":
                     index[row], counts[row] = self._write_index(room, kind), len(contents.tokens[kind])
         for module in contents.modules:
-            place = KINDS.index(module.kind), module.layer
+            place = self.table.row(module.kind), self._ordinal(module)
             rank[place], scaling[place] = module.rank, module.scaling
         known = np.array(0 if contents.vocab_size == self._base.vocab_size else contents.vocab_size, np.int32)
         table = self.table
@@ -235,11 +237,12 @@ class PageStore:
         return begin
 
     def _publish_extras(self, room: PageAllocation, contents: Contents) -> None:
-        kinds = {kind for kind, _ in room.offsets}.difference(LINEARS)
+        linears = self._base.linears
+        kinds = {kind for kind, _ in room.offsets}.difference(linears)
         own_logits = PageKind(HEAD, "rows") in room.offsets or contents.vocab_size != self._base.vocab_size
         if own_logits:
             kinds.add(HEAD)
-        has_vectors = any(part == "vectors" and kind in LINEARS for kind, part in room.offsets)
+        has_vectors = any(part == "vectors" and kind in linears for kind, part in room.offsets)
         if kinds or has_vectors:
             rows = {
                 kind: self._row_pages(room, kind, tokens) for kind, tokens in contents.tokens.items() if len(tokens)
@@ -259,17 +262,26 @@ class PageStore:
                 assert base is not None
                 name = f"{module.kind} of layer {module.layer}"
                 scalable[name] = yield from finish_module(module, *self._views(room, module), base)
-        for kind in NORMS:
-            if PageKind(kind, "vectors") in room.offsets:
-                assert base is not None
-                own = {module.layer for module in contents.modules if module.kind == kind}
-                for layer in set(range(self._base.layers_of(kind))) - own:
-                    self._vectors(room, layer, kind)[0] = base.norm(layer, kind)
+        self._finish_norms(room, contents, base)
         if scalable:
             found = yield from self._copier.fetch(torch.stack(list(scalable.values())))
             for name, can in zip(scalable, found.tolist(), strict=True):
                 if not can:
                     raise ValueError(f"{name} has an output of no weight, which DoRA cannot scale")
+
+    def _finish_norms(self, room: PageAllocation, contents: Contents, base: BaseModules | None) -> None:
+        """Norms that the adapter leaves as they are, of a kind of which it changes others, are the base's."""
+        brought = {(module.kind, module.layer): module.vectors for module in contents.modules}
+        for kind, module in self._base.modules.items():
+            if module.role == "norm" and PageKind(kind, "vectors") in room.offsets:
+                assert base is not None
+                for ordinal, layer in enumerate(module.layers or (0,)):
+                    weight, bias = self._vectors(room, ordinal, kind)
+                    roles = {vector.role for vector in brought.get((kind, layer), ())}
+                    if "norm" not in roles:
+                        weight[:] = base.norm(layer, kind)
+                    if module.has_bias and "norm_bias" not in roles:
+                        bias[:] = base.bias(layer, kind)
 
     def free(self, room: PageAllocation) -> None:
         """Take the room back; its slot then does nothing to whoever still names it. Steps submitted before may go on
@@ -311,14 +323,14 @@ class PageStore:
     def _page_size(self, page: PageKind) -> int:
         """In elements."""
         inputs, outputs = self._shapes[page.kind]
-        layers = self._base.layers_of(page.kind)
+        module = self._base.modules[page.kind]
         match page.part:
             case "ranks":
-                return layers * RANKS_PER_PAGE * (inputs + outputs)
+                return module.count * RANKS_PER_PAGE * (inputs + outputs)
             case "vectors":
-                return layers * 2 * outputs * FLOAT_BYTES // self._item_size
+                return module.count * 2 * outputs * FLOAT_BYTES // self._item_size
             case "rows":
-                return page_bytes(self._base.hidden_size, self._item_size) // self._item_size
+                return page_bytes(module.row_size, self._item_size) // self._item_size
             case "index":
                 return index_bytes(self._base.vocab_size) // self._item_size
 
@@ -328,18 +340,21 @@ class PageStore:
         pages = []
         for offset in room.offsets.get(PageKind(module.kind, "ranks"), ()):
             size = RANKS_PER_PAGE * (inputs + outputs)
-            start = offset + module.layer * size
+            start = offset + self._ordinal(module) * size
             pages.append(self.table.arena[start : start + size])
         split = RANKS_PER_PAGE * inputs
         a = torch.cat([page[:split].view(-1, inputs) for page in pages] or [torch.empty(0, inputs)])
         b = torch.cat([page[split:].view(-1, outputs) for page in pages] or [torch.empty(0, outputs)])
-        return a[: module.rank], b[: module.rank], self._vectors(room, module.layer, module.kind)
+        return a[: module.rank], b[: module.rank], self._vectors(room, self._ordinal(module), module.kind)
 
-    def _vectors(self, room: PageAllocation, layer: int, kind: str) -> torch.Tensor:
+    def _ordinal(self, module: ModuleLora) -> int:
+        return self._base.modules[module.kind].ordinal(module.layer)
+
+    def _vectors(self, room: PageAllocation, ordinal: int, kind: str) -> torch.Tensor:
         """[2, out] in the arena."""
         outputs = self._shapes[kind][1]
         begin = room.offsets[PageKind(kind, "vectors")][0] * self._item_size // FLOAT_BYTES
-        return self.table.floats[begin + layer * 2 * outputs :][: 2 * outputs].view(2, outputs)
+        return self.table.floats[begin + ordinal * 2 * outputs :][: 2 * outputs].view(2, outputs)
 
     def _page_pairs(self, room: PageAllocation, copy: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each page in the arena, and in a copy."""
@@ -354,7 +369,7 @@ class PageStore:
         unsigned = bits_of(buffer)
         return {
             kind: [
-                unsigned[offset : offset + self._page_size(kind)].reshape(self._base.layers_of(kind.kind), -1)
+                unsigned[offset : offset + self._page_size(kind)].reshape(self._base.modules[kind.kind].count, -1)
                 for offset in offsets
             ]
             for kind, offsets in room.offsets.items()

@@ -1,9 +1,9 @@
 """Adapter weights from disk to rank pages: read once, verified against the digest, converted, laid out.
 
-Pages are numpy arrays of bit patterns, unsigned integers as wide as the arena's dtype: rank pages
-`[L, RANKS_PER_PAGE * (in + out)]`, vector pages `[L, 2 * out]` float32, pages of token rows as in row_pages.py, whose
-index is written where it is known where they lie. Only numpy and serial kernels run here: torch operations on a loader
-thread would start a second team of OpenMP threads.
+Pages are numpy arrays of bit patterns, unsigned integers as wide as the arena's dtype: of a kind with L modules, rank
+pages `[L, RANKS_PER_PAGE * (in + out)]` and vector pages `[L, 2 * out]` float32; pages of token rows as in
+row_pages.py, whose index is written where it is known where they lie. Only numpy and serial kernels run here: torch
+operations on a loader thread would start a second team of OpenMP threads.
 """
 
 import hashlib
@@ -153,15 +153,17 @@ class _Reader:
         self._block, self._used, self._parts = next(self._blocks), 0, []
 
 
-def load_pages(folder: Path, contents: Contents, digest: str, dtype: str, staging: Staging, pages: Pages) -> None:
+def load_pages(
+    folder: Path, contents: Contents, base: BaseSignature, digest: str, dtype: str, staging: Staging, pages: Pages
+) -> None:
     """Fill `pages`, whose dtype is F32, F16 or BF16. Ranks that no module has become zero.
 
     ChangedFile when the bytes on disk are not those of `digest`: then `pages` must not be used.
     """
-    _clear_what_nothing_fills(contents, pages)
+    _clear_what_nothing_fills(contents, base, pages)
     for kind, tokens in contents.tokens.items():
         write_tokens(pages.get(PageKind(kind, "rows"), ()), tokens)
-    homes = _homes(contents, dtype, pages)
+    homes = _homes(contents, base, dtype, pages)
     seen = hashlib.sha256(digest_opening(contents.invocation_tokens))
     with FileIO(folder / WEIGHTS_FILE) as file:
         reader = _Reader(file, seen, staging)
@@ -189,13 +191,13 @@ def _update(digest: "hashlib._Hash", parts: Sequence[tuple[bytes, Bits]]) -> Non
     digest.update(b"".join(small))
 
 
-def _clear_what_nothing_fills(contents: Contents, pages: Pages) -> None:
+def _clear_what_nothing_fills(contents: Contents, base: BaseSignature, pages: Pages) -> None:
     """No ranks, gains of 1 and shifts of 0. Ranks of modules are left to `_Ranks`, so that they are written once."""
-    filled = {(module.kind, module.layer) for module in contents.modules if module.rank}
+    filled = {(module.kind, _ordinal(module, base)) for module in contents.modules if module.rank}
     for kind, found in pages.items():
         for page in found:
-            for layer, row in enumerate(page):
-                if kind.part != "ranks" or (kind.kind, layer) not in filled:
+            for ordinal, row in enumerate(page):
+                if kind.part != "ranks" or (kind.kind, ordinal) not in filled:
                     row.fill(0)
             if kind.part == "vectors":
                 _vectors(page)[:, 0] = 1
@@ -276,17 +278,17 @@ class _TokenRows:
             rows_of(page)[taken] = convert(bits[places[taken]], self.source, self.target)
 
 
-def _homes(contents: Contents, dtype: str, pages: Pages) -> dict[TensorInfo, list[_Home]]:
+def _homes(contents: Contents, base: BaseSignature, dtype: str, pages: Pages) -> dict[TensorInfo, list[_Home]]:
     homes: dict[TensorInfo, list[_Home]] = {}
     for module in contents.modules:
         if module.a is not None and module.b is not None:
-            rows = [page[module.layer] for page in pages[PageKind(module.kind, "ranks")]]
+            rows = [page[_ordinal(module, base)] for page in pages[PageKind(module.kind, "ranks")]]
             split = RANKS_PER_PAGE * module.a.shape[1]
             a, b = ([part.reshape(RANKS_PER_PAGE, -1) for part in parts] for parts in _split(rows, split))
             homes[module.a] = [_Ranks(a, by_column=False, source=module.a.dtype, target=dtype)]
             homes[module.b] = [_Ranks(b, by_column=True, source=module.b.dtype, target=dtype)]
         for vector in module.vectors:
-            gain, shift = _vectors(pages[PageKind(module.kind, "vectors")][0])[module.layer]
+            gain, shift = _vectors(pages[PageKind(module.kind, "vectors")][0])[_ordinal(module, base)]
             homes[vector.tensor] = [_Vector(vector.role, vector.tensor.dtype, module.scaling, gain, shift)]
         for brought in module.rows:
             room = contents.tokens[module.kind]
@@ -295,6 +297,10 @@ def _homes(contents: Contents, dtype: str, pages: Pages) -> dict[TensorInfo, lis
             )
             homes.setdefault(brought.tensor, []).append(home)
     return homes
+
+
+def _ordinal(module: ModuleLora, base: BaseSignature) -> int:
+    return base.modules[module.kind].ordinal(module.layer)
 
 
 def _split(rows: Sequence[Bits], at: int) -> tuple[list[Bits], list[Bits]]:

@@ -18,7 +18,6 @@ ON_DISK: Final = "Ready · on disk"
 IN_HOST_CACHE: Final = "Ready · in host cache"
 OTHER: Final = "another adapter"
 """One that has no name any more, or none in this tenant."""
-LINEARS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def engine_words(state: State) -> tuple[str, str]:
@@ -33,12 +32,12 @@ def engine_words(state: State) -> tuple[str, str]:
     return f"Ready · {'CPU' if info is None or info.device == 'cpu' else 'GPU'}", "good"
 
 
-def targets_words(modules: Collection[str]) -> str:
-    """Which linears of each layer an adapter changes, in the model's order."""
-    if set(modules) == set(LINEARS):
+def targets_words(modules: Collection[str], linears: Collection[str]) -> str:
+    """Which linears of its layers an adapter changes, in the order of `linears`, which are all that the base has."""
+    if set(modules) == set(linears):
         return "all linears"
-    known = [name.removesuffix("_proj") for name in LINEARS if name in modules]
-    return ", ".join([*known, *sorted(set(modules) - set(LINEARS))])
+    known = [name.removesuffix("_proj") for name in linears if name in modules]
+    return ", ".join([*known, *sorted(set(modules).difference(linears))])
 
 
 def residency_words(status: AdapterStatus) -> str:

@@ -139,7 +139,7 @@ def test_the_signature_names_the_linears_and_tells_checkpoints_apart(tmp_path: P
     assert first == same
     assert first.fingerprint != other.fingerprint
     assert first.num_layers == 2
-    assert first.kinds["q_proj"] == (64, 96) and first.kinds["down_proj"] == (96, 64)
+    assert first.linears["q_proj"] == (64, 96) and first.linears["down_proj"] == (96, 64)
 
 
 def test_the_fingerprint_follows_the_architecture(tmp_path: Path) -> None:

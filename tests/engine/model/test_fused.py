@@ -15,7 +15,7 @@ from loraplex.engine.model.decoder import Decoder
 from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.startup.kv_cache_size import attention_layers
-from loraplex.lora.apply.batch import KINDS, LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.apply.batch import RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.quant.linears.coded import CodedLinear, coded_form
 from loraplex.quant.linears.scaled_input import ScaledInputLinear
 from loraplex.quant.linears.scheme import LinearMethod
@@ -24,6 +24,7 @@ from loraplex.quant.linears.torch_linear import TorchLinear
 from loraplex.quant.schemes.selector import SchemeSelector
 from loraplex.quant.weights.online import OnlineQuantization
 from tests.checkpoints import make_checkpoint
+from tests.lora.signatures import KINDS, LINEARS, row_shapes
 
 SLOTS, PAGES = 3, 2
 NOT_QUANTIZED = OnlineQuantization()
@@ -74,7 +75,7 @@ def page_table(folder: Path, dtype: torch.dtype) -> PageTable:
     widths = [layers * 2 * shapes[LINEARS[index]][1] for _, index in vector_pages]
     ranks, vectors = (torch.randn(used) * 0.1).to(dtype), torch.rand(sum(widths))
     arena = torch.cat([ranks, vectors.view(dtype)])
-    table = PageTable(arena, offset, rank, torch.rand(SLOTS, len(KINDS), layers), shapes)
+    table = PageTable(arena, offset, rank, torch.rand(SLOTS, len(KINDS), layers), row_shapes(shapes))
     starts = [
         (len(arena) - len(vectors.view(dtype))) * arena.itemsize // 4 + sum(widths[:i]) for i in range(len(widths))
     ]

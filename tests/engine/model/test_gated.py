@@ -7,8 +7,9 @@ import torch
 from loraplex.engine.kernels.silu import silu_rows
 from loraplex.engine.model.kernels.gated import LEAST_TOKENS, add_lora_silu, has_vectors
 from loraplex.lora.apply.apply import kernel_arrays
-from loraplex.lora.apply.batch import KINDS, LINEARS, LoraBatch, PageTable
+from loraplex.lora.apply.batch import LoraBatch, PageTable
 from loraplex.lora.kernels.cpu import add_lora
+from tests.lora.signatures import KINDS, LINEARS
 
 from ...lora.kernels.pages import random_table
 

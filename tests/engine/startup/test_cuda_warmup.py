@@ -32,7 +32,8 @@ def warmed_shapes(monkeypatch: pytest.MonkeyPatch, tokens: int, sequences: int, 
 
     monkeypatch.setattr(cuda_warmup, "_run", note)
     runner: Any = SimpleNamespace(
-        adapters=SimpleNamespace(table=SimpleNamespace(extras={})), decoder=SimpleNamespace(embedding=[]),
+        adapters=SimpleNamespace(table=SimpleNamespace(extras={}, shapes={})),
+        decoder=SimpleNamespace(embedding=SimpleNamespace(table=[])),
         cache=SimpleNamespace(copy_blocks=lambda pairs: None),
     )  # fmt: skip
     config = EngineConfig(model="none", max_num_batched_tokens=tokens, max_num_seqs=sequences)

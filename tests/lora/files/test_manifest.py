@@ -17,6 +17,7 @@ from loraplex.lora.conversion.kinds import read_source_settings
 from loraplex.lora.files.config_file import read_settings
 from loraplex.lora.files.manifest import Finding
 from loraplex.lora.files.report import Report
+from loraplex.lora.files.tensor_names import ModuleLocation
 from loraplex.lora.inspection.inspection import inspect_adapter
 
 from ..adapters import BASE, encode, make_config, make_tensors, read_manifest, tensor_name, write_adapter
@@ -107,8 +108,12 @@ def test_no_adapter_is_where_a_module_is_saved_as_a_whole(tmp_path: Path) -> Non
         Report(),
     )
     assert settings is not None
-    assert not settings.targets(-1, "lm_head") and not settings.targets(0, "model.layers.0.mlp.q_proj")
-    assert settings.targets(0, "model.layers.0.self_attn.q_proj") and settings.targets(-1, "model.norm")
+    head, norm = (ModuleLocation(0, path, path, once=True) for path in ("lm_head", "model.norm"))
+    saved, other = (
+        ModuleLocation(0, "q_proj", f"model.layers.0.{parent}.q_proj", once=False) for parent in ("mlp", "self_attn")
+    )
+    assert not settings.targets(head, is_linear=False) and not settings.targets(saved, is_linear=True)
+    assert settings.targets(other, is_linear=True) and settings.targets(norm, is_linear=False)
 
 
 def test_keys_that_are_missing_are_what_peft_takes_them_for() -> None:
@@ -271,8 +276,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from loraplex.lora.inspection.inspection import inspect_adapter
-from loraplex.lora.files.manifest import BaseSignature
-folder, base = Path({str(folder)!r}), BaseSignature("tiny", 2, {BASE.kinds!r})
+from loraplex.lora.files.manifest import BaseSignature, ModuleKind
+folder, base = Path({str(folder)!r}), BaseSignature("tiny", 2, {dict(BASE.modules)!r})
 config = (folder / "adapter_config.json").read_bytes()
 assert inspect_adapter(config, folder / "adapter_model.safetensors", base).manifest is not None
 assert "torch" not in sys.modules and "peft" not in sys.modules

@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from loraplex.lora.apply.batch import LINEARS, TOKENS_PER_PAGE
+from loraplex.lora.apply.batch import TOKENS_PER_PAGE
 from loraplex.lora.files.manifest import EMBEDDING, HEAD, BaseSignature
 from loraplex.lora.files.values import Bits
 from loraplex.lora.inspection.inspection import inspect_adapter
 from loraplex.lora.residency.pool import AdapterPool
 from loraplex.lora.residency.row_pages import index_bytes
+from tests.lora.signatures import LINEARS, with_linears
 
 from ..adapters import BASE as WIDE
 from ..adapters import Tensors, make_config, make_tensors, read_manifest, write_adapter
 from ..house import held_slot
 
-BASE = replace(WIDE, vocab_size=50)
+BASE = with_linears(WIDE, WIDE.linears, vocab_size=50)
 TIED = replace(BASE, tied=True)
 VOCABULARY, SIZE = BASE.vocab_size, BASE.hidden_size
 EMBED, LM_HEAD = "base_model.model.model.embed_tokens.", "base_model.model.lm_head."

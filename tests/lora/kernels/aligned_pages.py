@@ -2,8 +2,9 @@
 
 import torch
 
-from loraplex.lora.apply.batch import LINEARS, RANKS_PER_PAGE, PageTable
+from loraplex.lora.apply.batch import RANKS_PER_PAGE, PageTable
 from loraplex.lora.residency.pages import ALIGNMENT_BYTES
+from tests.lora.signatures import LINEARS
 
 
 def align_pages(table: PageTable, device: str = "cpu") -> PageTable:

@@ -2,7 +2,8 @@
 
 import torch
 
-from loraplex.lora.apply.batch import LINEARS, RANKS_PER_PAGE, PageTable
+from loraplex.lora.apply.batch import RANKS_PER_PAGE, PageTable
+from tests.lora.signatures import LINEARS, row_shapes
 
 Ranks = list[dict[str, int]]
 """For each slot: kind -> rank, kinds left out are not adapted."""
@@ -26,7 +27,7 @@ def random_table(
         position += gap + size
         rank_table[slot, LINEARS.index(kind)] = ranks[slot][kind]
     scaling = torch.rand(rank_table.shape, generator=generator) + 0.5
-    return PageTable(torch.cat(chunks).to(dtype), offset, rank_table, scaling, shapes)
+    return PageTable(torch.cat(chunks).to(dtype), offset, rank_table, scaling, row_shapes(shapes, LINEARS))
 
 
 def _pages(

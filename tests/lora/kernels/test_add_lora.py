@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from loraplex.lora.apply.apply import add_lora, lora_reference
-from loraplex.lora.apply.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.apply.batch import RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.lora.kernels.amx.registers import HAS_MATRIX
 from loraplex.lora.kernels.vector_code import HAS_BFLOAT16
+from tests.lora.signatures import LINEARS
 
 from .pages import random_table
 

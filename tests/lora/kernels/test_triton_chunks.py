@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loraplex.engine.batch import Batch
 from loraplex.engine.model.linear import LoraLinear
-from loraplex.lora.apply.batch import LINEARS, RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.apply.batch import RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.lora.apply.chunks import make_chunks
 from loraplex.lora.files.config_fields import MAX_RANK
 from loraplex.lora.kernels.cuda.tiles import (  # fmt: skip
@@ -26,6 +26,7 @@ from loraplex.lora.kernels.cuda.tiles import (  # fmt: skip
     most_grid_tokens,
 )
 from loraplex.lora.residency import pages
+from tests.lora.signatures import LINEARS
 
 from .pages import random_table
 

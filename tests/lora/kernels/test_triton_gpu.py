@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from loraplex.lora.apply.apply import add_lora
-from loraplex.lora.apply.batch import LINEARS, LoraBatch, PageTable
+from loraplex.lora.apply.batch import LoraBatch, PageTable
+from tests.lora.signatures import LINEARS
 
 from .aligned_pages import align_pages
 from .pages import random_table

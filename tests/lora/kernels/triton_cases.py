@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from loraplex.lora.apply.apply import add_with_triton, lora_reference
-from loraplex.lora.apply.batch import LINEARS, LoraBatch, PageTable
+from loraplex.lora.apply.batch import LoraBatch, PageTable
 from loraplex.lora.apply.step_buffers import StepBuffers
 from loraplex.lora.kernels.cuda import entry as cuda
 from loraplex.lora.kernels.cuda.entry import add_lora, scale_outputs
+from tests.lora.signatures import LINEARS
 
 from .aligned_pages import align_pages
 from .pages import random_table

@@ -7,7 +7,7 @@ import torch
 
 from loraplex.lora.apply import vocabulary
 from loraplex.lora.apply.apply import lora_reference
-from loraplex.lora.apply.batch import KINDS, RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, LoraBatch, PageTable, RowPages
+from loraplex.lora.apply.batch import RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, LoraBatch, PageTable, RowPages
 from loraplex.lora.apply.norms import replace_norms
 from loraplex.lora.apply.rounds import adapt_embeddings, adapt_own_logits, add_rounds
 from loraplex.lora.apply.step_buffers import StepBuffers
@@ -17,6 +17,7 @@ from loraplex.lora.kernels.cuda import own_logits, tiles
 from loraplex.lora.kernels.cuda.own_norm import norm_with_own
 from loraplex.lora.residency.page_copier import bits_of
 from loraplex.lora.residency.row_pages import page_bytes, write_tokens
+from tests.lora.signatures import KINDS, row_shapes
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 __all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]
@@ -33,7 +34,7 @@ def make_table(size: int, layers: int, dtype: torch.dtype) -> PageTable:
         offset=torch.zeros(*shape, 4, dtype=torch.int64),
         rank=torch.zeros(*shape, layers, dtype=torch.int32),
         scaling=torch.zeros(*shape, layers),
-        shapes={EMBEDDING: (VOCABULARY, size), HEAD: (size, VOCABULARY)},
+        shapes=row_shapes({EMBEDDING: (VOCABULARY, size), HEAD: (size, VOCABULARY)}),
     )
 
 

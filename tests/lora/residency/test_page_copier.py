@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from loraplex.lora.apply.batch import KINDS
 from loraplex.lora.residency.page_copier import Event, Streams
 from tests.engine.virtual_stream import VirtualEvent, VirtualStream
+from tests.lora.signatures import KINDS
 
 from ..adapters import make_adapter, make_tensors, tensor_name
 from ..house import House

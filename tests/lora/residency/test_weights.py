@@ -12,12 +12,13 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from loraplex.lora.apply.batch import KINDS, PageTable
+from loraplex.lora.apply.batch import PageTable
 from loraplex.lora.files.manifest import BaseSignature
 from loraplex.lora.files.values import convert
 from loraplex.lora.residency import weights
 from loraplex.lora.residency.pages import PageStore
 from loraplex.lora.residency.weights import HASHED_TOGETHER, Pages, Staging, _update, load_pages, read_contents
+from tests.lora.signatures import KINDS
 
 from ..adapters import BASE, make_adapter, make_config, make_tensors, read_manifest, tensor_name, write_adapter
 from ..page_reading import read_back
@@ -50,7 +51,7 @@ def resident(folder: Path, digest: str, dtype: torch.dtype = torch.float32, base
     contents = read_contents(folder, base, store.dtype_name, None)
     room = store.reserve(store.count_pages(contents))
     assert room is not None
-    store.fill(room, lambda pages: load_pages(folder, contents, digest, store.dtype_name, Staging(), pages))
+    store.fill(room, lambda pages: load_pages(folder, contents, base, digest, store.dtype_name, Staging(), pages))
     store.publish(room, contents)
     return store.table
 
@@ -94,7 +95,7 @@ def test_nothing_of_a_page_stays_as_it_was(tmp_path: Path, settings: dict[str, A
     def fill(pages: Pages, poison: int) -> None:
         for page in (page for found in pages.values() for page in found):
             page.fill(poison)
-        load_pages(tmp_path, contents, digest, "BF16", Staging(), pages)
+        load_pages(tmp_path, contents, BASE, digest, "BF16", Staging(), pages)
         filled.append([page.tobytes() for found in pages.values() for page in found])
 
     for poison in (0, 0x7FC1):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loraplex.lora.apply.batch import KINDS, LoraBatch
+from loraplex.lora.apply.batch import LoraBatch
 from loraplex.lora.apply.rounds import adapt_embeddings, adapt_own_logits, add_rounds
 from loraplex.lora.files.manifest import EMBEDDING, HEAD
 from loraplex.lora.kernels.cuda.own_norm import norm_with_own
@@ -64,7 +64,8 @@ def _replace_norms(
     is_layer_norm: bool,
 ) -> Tensor:  # fmt: skip
     own = (lora.arrays.slots, lora.table.floats, lora.table.vectors)
-    norm_with_own(normed, residual, tokens, *own, layer, KINDS.index(kind), eps, is_layer_norm)
+    place = lora.table.ordinal(kind, layer), lora.table.row(kind)
+    norm_with_own(normed, residual, tokens, *own, *place, eps, is_layer_norm)
     return normed
 
 

@@ -129,7 +129,7 @@ def _row(state: State, adapter: Adapter, statuses: Mapping[str, AdapterStatus]) 
         aliases=tuple(sorted(adapter.aliases)),
         rank=version.rank,
         size=size_words(version.size),
-        targets=targets_words(version.target_modules),
+        targets=targets_words(version.target_modules, state.base.signature.linear_words),
         target_modules=", ".join(version.target_modules),
         used=_use_words(state.metrics, adapter),
         requests=f"{requests:,}" if requests else NONE,
