@@ -12,7 +12,6 @@ from loraplex.engine.device.computing import Computing
 from loraplex.engine.model.identity import digest as digest_module
 from loraplex.engine.startup.loaded_files import LoadedFiles
 from loraplex.engine.startup.scales_file import ScalesFile, write_scales_file
-from loraplex.engine.startup.static_scales import scale_name
 from loraplex.registry.certificates.certificates import Subject
 from loraplex.web.certificates import digests as digests_module
 from loraplex.web.certificates.digests import FILE, ModelDigests
@@ -174,7 +173,9 @@ def test_an_engine_that_loaded_other_scales_is_not_certified_by_those_that_were_
 
 
 def write_scales(path: Path, value: float) -> None:
-    tensors = {scale_name(layer, part): torch.tensor(value) for layer in range(2) for part in "kv"}
+    tensors = {
+        f"model.layers.{layer}.self_attn.{part}_scale": torch.tensor(value) for layer in range(2) for part in "kv"
+    }
     write_scales_file(path, ScalesFile(tensors, "f" * 64, "int8", ()))
 
 

@@ -54,7 +54,7 @@ class CpuAttention:
         dtype, static_scales = shape.cache_dtype, shape.static_scales
         (geometry,) = {self.layers[layer].geometry for layer in self.served}
         self.num_heads, self.num_kv_heads, self.head_dim = geometry
-        owners = [layer for layer in self.served if self.layers[layer].keys_of is None]
+        owners = [layer for layer in self.served if self.layers[layer].has_keys]
         place = {layer: owners.index(owner(self.layers, layer)) for layer in self.served}
         self._places = np.array([place.get(layer, -1) for layer in range(len(self.layers))])
         self._size = -(-self.head_dim // TILE) * TILE
@@ -157,12 +157,12 @@ class CpuAttention:
     def cache_bytes(self) -> int:
         return sum(cache.nbytes for cache in self._tensors)
 
-    def take_largest_scales(self) -> torch.Tensor:
-        """[L, 2, G] float32: the largest scale of a key and of a value in each head since this was asked last, without
-        the padding block. Only where each has its own."""
-        scales = self._scales[:, PADDING_BLOCK + 1 :].float().amax(dim=(1, 3, 5)).transpose(1, 2) / self._worth
+    def take_largest_scales(self) -> dict[int, torch.Tensor]:
+        """By layer that has keys [2, G] float32: the largest scale of a key and of a value in each head since this was
+        asked last, without the padding block. Only where each has its own."""
+        scales = self._scales[:, PADDING_BLOCK + 1 :].float().amax(dim=(1, 3, 5)).mT.contiguous() / self._worth
         self._scales.zero_()
-        return scales.contiguous()
+        return dict(zip((layer for layer in self.served if self.layers[layer].has_keys), scales, strict=True))
 
     def _plan(self, batch: Batch) -> Paged:
         layers, tokens = len(self.layers), len(batch.slot_mapping)

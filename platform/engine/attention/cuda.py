@@ -82,7 +82,7 @@ class CudaAttention:
         if head_dim % 2 or head_dim > MOST_HEAD_DIM:
             raise ValueError(f"head_dim is {head_dim}; on CUDA it must be even and at most {MOST_HEAD_DIM}")
         self.head_dim, dtype = head_dim, shape.cache_dtype
-        owners = [layer for layer in self.served if self.layers[layer].keys_of is None]
+        owners = [layer for layer in self.served if self.layers[layer].has_keys]
         blocks = (len(owners), shape.num_blocks, self.num_kv_heads, shape.block_size)
         self._key, self._value = (torch.zeros(*blocks, head_dim, dtype=dtype, device=device) for _ in range(2))
         self.clips = dtype in FORMATS and shape.static_scales is not None
@@ -109,8 +109,12 @@ class CudaAttention:
             rotary.cos, rotary.sin, rotary.query_norm, rotary.key_norm, rotary.eps, rotary.interleaved,
             rotary.value_norm, rotary.query_scale,
         )  # fmt: skip
-        self._write(layer, query, heads, turn, batch, _own_norms(batch.lora, layer))
+        self._write(layer, query, heads, turn, batch, _own_norms(batch.lora, self._number(layer)))
         return query
+
+    def _number(self, layer: int) -> int:
+        number = self.layers[layer].number
+        return layer if number is None else number
 
     def _write(
         self, layer: int, query: torch.Tensor, heads: torch.Tensor, turn: Turn, batch: Batch,
@@ -142,12 +146,12 @@ class CudaAttention:
                 if cache.numel():
                     cache[:, destination] = cache[:, source]
 
-    def take_largest_scales(self) -> torch.Tensor:
-        """[L, 2, G] float32 on the host: the largest scale of a key and of a value in each head since this was asked
-        last, without the padding block. Only where each has its own; it waits for the device."""
-        scales = self._scales[:, PADDING_BLOCK + 1 :].float().amax(dim=(1, 3)).transpose(1, 2).cpu()
+    def take_largest_scales(self) -> dict[int, torch.Tensor]:
+        """By layer that has keys [2, G] float32 on the host: the largest scale of a key and of a value in each head
+        since this was asked last, without the padding block. Only where each has its own; it waits for the device."""
+        scales = self._scales[:, PADDING_BLOCK + 1 :].float().amax(dim=(1, 3)).mT.contiguous().cpu()
         self._scales.zero_()
-        return scales.contiguous()
+        return dict(zip((layer for layer in self.served if self.layers[layer].has_keys), scales, strict=True))
 
     def cache_bytes(self) -> int:
         return self._key.nbytes + self._value.nbytes + self._scales.nbytes

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerAttention:
+    number: int | None = None
+    """Of the layer in its model, by which adapters know it; None: its place among the layers that attend."""
     num_heads: int
     """Of the query."""
     num_kv_heads: int
@@ -26,6 +28,11 @@ class LayerAttention:
         assert self.window is None or self.window > 0
 
     @property
+    def has_keys(self) -> bool:
+        """Keys and values of its own."""
+        return self.keys_of is None
+
+    @property
     def geometry(self) -> tuple[int, int, int]:
         """Layers of one geometry can share tensors and kernels."""
         return self.num_heads, self.num_kv_heads, self.head_dim
@@ -33,7 +40,7 @@ class LayerAttention:
     @property
     def numbers_per_token(self) -> int:
         """Of keys and values that the layer itself stores."""
-        return 0 if self.keys_of is not None else 2 * self.num_kv_heads * self.head_dim
+        return 0 if not self.has_keys else 2 * self.num_kv_heads * self.head_dim
 
 
 def owner(layers: Sequence[LayerAttention], layer: int) -> int:

@@ -16,6 +16,9 @@ class GroupAttention(AttentionBackend, Protocol):
     def served(self) -> Sequence[int]:
         """Those layers."""
 
+    def take_largest_scales(self) -> dict[int, torch.Tensor]:
+        """By layer that has keys [2, G] float32, where each key and value has its own scale."""
+
 
 class MixedAttention:
     """AttentionBackend; one call more for each call."""
@@ -37,6 +40,9 @@ class MixedAttention:
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for group in self.groups:
             group.copy_blocks(pairs)
+
+    def take_largest_scales(self) -> dict[int, torch.Tensor]:
+        return {layer: scales for group in self.groups for layer, scales in group.take_largest_scales().items()}
 
     def cache_bytes(self) -> int:
         return sum(group.cache_bytes() for group in self.groups)

@@ -25,7 +25,7 @@ class ReferenceAttention:
         self._caches: dict[int, torch.Tensor] = {}
         self._scales: dict[int, torch.Tensor] = {}
         for number, layer in enumerate(shape.layers):
-            if layer.keys_of is None:
+            if layer.has_keys:
                 heads, size = layer.num_kv_heads, layer.head_dim
                 self._caches[number] = torch.zeros(2, slots, heads, size, dtype=shape.cache_dtype, device=device)
                 self._scales[number] = torch.zeros(2, scaled, heads, 1, dtype=torch.bfloat16, device=device)

@@ -18,6 +18,7 @@ from loraplex.lora.residency.cuda_limits import why_not_on_cuda
 from loraplex.lora.residency.pages import PageStore
 from loraplex.lora.residency.weights import Staging, load_pages, read_contents
 
+from ..attention.backend import AttentionBackend
 from ..batch import Batch
 from ..device.device import Device
 from ..kernels.cuda.sampling.layout import MOST_TOKENS
@@ -127,13 +128,20 @@ class ServedStream:
         blocks = max(int(batch.block_tables.max()) + 1 for batch in batches)
         self._cache_shape = cache_shape(model.config, cache_dtype, blocks, BLOCK_SIZE, scales)
         self._batches = [self._placement.place(batch) for batch in batches]
+        shares = any(not attention.has_keys for attention in self._cache_shape.layers)
+        self._kept = [self._cache() for _ in batches] if shares else []
+        """A cache for each batch, where a layer reads the keys of another."""
         self._states = [(x := model.ends.begin(batch), torch.zeros_like(x)) for batch in self._batches]
 
     def advance(self, layer: DecoderLayer) -> None:
         """Every batch through the next layer, one after the other in its part of a cache."""
-        cache = self._placement.cache(self._cache_shape, self._most_tokens)
-        for number, (batch, (x, residual)) in enumerate(zip(self._batches, self._states, strict=True)):
+        caches = self._kept or [self._cache()] * len(self._batches)
+        steps = zip(self._batches, self._states, caches, strict=True)
+        for number, (batch, (x, residual), cache) in enumerate(steps):
             self._states[number] = layer.apply(x, residual, batch, cache), residual
+
+    def _cache(self) -> AttentionBackend:
+        return self._placement.cache(self._cache_shape, self._most_tokens)
 
     def logits(self, most_rows: int) -> Iterator[torch.Tensor]:
         """After the last layer: [at most `most_rows`, V] float32 on the host, batch after batch."""

@@ -22,7 +22,7 @@ from ..sampling_params import SamplingParams
 from ..startup.build import Engine, build_engine, choose_max_model_len
 from ..startup.kv_cache_size import EIGHT_BITS, blocks_of
 from ..startup.scales_file import ScalesFile
-from ..startup.static_scales import DYNAMIC, NAMES, scale_name
+from ..startup.static_scales import DYNAMIC, scale_names
 from ..text.tokenizer import Tokenizer
 from .llm_engine import LOADING_SECONDS
 
@@ -40,8 +40,9 @@ Progress = Callable[[int, int], None]
 class ScaledCache(Protocol):
     """That of any device, where each key and value has its own scale."""
 
-    def take_largest_scales(self) -> torch.Tensor:
-        """[L, 2, G] float32: the largest scale of a key and of a value in each head since this was asked last."""
+    def take_largest_scales(self) -> dict[int, torch.Tensor]:
+        """By layer that has keys [2, G] float32: the largest scale of a key and of a value in each head since this was
+        asked last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,10 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    scales: torch.Tensor
-    """[L, 2, G] float32, of keys and of values in each KV head."""
-    set_by: torch.Tensor
-    """[L, 2, G] int64, which of the readers needed each."""
+    scales: dict[int, torch.Tensor]
+    """By the number in the model of each layer that has keys [2, G] float32, of keys and of values in each KV head."""
+    set_by: dict[int, torch.Tensor]
+    """Alike [2, G] int64, which of the readers needed each."""
     readers: tuple[Reader, ...]
     tokens: int
     """Read by each of them."""
@@ -90,13 +91,20 @@ def calibrate_kv(
     sequences: list[list[int]] = torch.cat([split.calibration, split.held_out]).tolist()
     engine = build_engine(_one_at_a_time(config, len(sequences[0]) + invocation + 1))
     try:
-        largest, set_by = torch.stack(list(_read_all(engine, readers, sequences, progress))).max(dim=0)
+        needed = list(_read_all(engine, readers, sequences, progress))
     finally:
         engine.close()
-    scales = torch.where(largest == 0, UNUSED_SCALE, largest * MARGIN)
-    layers = range(len(scales))
+    names, numbers = scale_names(model), [number for number, _ in model.spec.attention_layers()]
+    scales: dict[int, torch.Tensor] = {}
+    set_by: dict[int, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    for layer in needed[0]:
+        largest, readers_of_largest = torch.stack([reader[layer] for reader in needed]).max(dim=0)
+        of_layer = torch.where(largest == 0, UNUSED_SCALE, largest * MARGIN)
+        scales[numbers[layer]], set_by[numbers[layer]] = of_layer, readers_of_largest
+        tensors |= {name: of_layer[place] for place, name in enumerate(names[layer].values())}
     file = ScalesFile(
-        {scale_name(layer, part): scales[layer, place] for layer in layers for place, part in enumerate(NAMES)},
+        tensors,
         base_signature(config.model).fingerprint,
         config.kv_cache_dtype,
         tuple(reader.digest for reader in readers if reader.digest),
@@ -130,8 +138,8 @@ def _one_at_a_time(config: EngineConfig, length: int) -> EngineConfig:
 
 def _read_all(
     engine: Engine, readers: Sequence[Reader], sequences: list[list[int]], progress: Progress
-) -> Iterator[torch.Tensor]:
-    """The largest scales [L, 2, G] that each reader needs."""
+) -> Iterator[dict[int, torch.Tensor]]:
+    """The largest scales [2, G] that each reader needs, by layer that has keys."""
     total = len(readers) * len(sequences)
     assert isinstance(engine.cache, ScaledCache)
     engine.cache.take_largest_scales()  # of what the engine tried as it started
@@ -143,8 +151,8 @@ def _read_all(
             progress(number * len(sequences) + place, total)
             _read(engine, reader, sequence)
             found.append(engine.cache.take_largest_scales())
-        largest = torch.stack(found).amax(dim=0)
-        if not bool(largest.isfinite().all()):
+        largest = {layer: torch.stack([scales[layer] for scales in found]).amax(dim=0) for layer in found[0]}
+        if not all(bool(scales.isfinite().all()) for scales in largest.values()):
             raise ValueError(f"{reader.name} makes keys or values that are no finite numbers, and no scale fits them")
         yield largest
     progress(total, total)

@@ -80,6 +80,7 @@ def attention_layers(model: ModelConfig) -> tuple[LayerAttention, ...]:
     places = {number: place for place, (number, _) in enumerate(model.spec.attention_layers())}
     return tuple(
         LayerAttention(
+            number=number,
             num_heads=mixer.num_heads,
             num_kv_heads=mixer.num_kv_heads,
             head_dim=mixer.head_dim,
@@ -89,7 +90,7 @@ def attention_layers(model: ModelConfig) -> tuple[LayerAttention, ...]:
             sinks=mixer.sinks is not None,
             keys_of=None if mixer.keys_of is None else places[mixer.keys_of],
         )
-        for _, mixer in model.spec.attention_layers()
+        for number, mixer in model.spec.attention_layers()
     )
 
 

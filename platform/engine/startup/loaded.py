@@ -115,5 +115,5 @@ def cache_shape(
         num_blocks=num_blocks,
         block_size=block_size,
         cache_dtype=dtype,
-        static_scales=None if scales.static is None else scales.static.unbind(),
+        static_scales=scales.static,
     )

@@ -1,6 +1,6 @@
 """Which scales keys and values of 8 bits are stored with: one for each of them, or static ones that were there before.
 
-Static scales come from a file of `loraplex calibrate-kv` or from the checkpoint. Shapes: L layers, G KV heads.
+Static scales come from a file of `loraplex calibrate-kv` or from the checkpoint. Shapes: G KV heads.
 """
 
 import hashlib
@@ -11,11 +11,13 @@ from typing import Final
 
 import torch
 
+from ..attention.layer import owner
 from ..config import EngineConfig
 from ..model.config import ModelConfig
+from ..model.expected import layer_path
 from ..model.folder import FOLDED_SCALES
 from ..model.loader import Checkpoint
-from .kv_cache_size import EIGHT_BITS, cache_dtype_name
+from .kv_cache_size import EIGHT_BITS, attention_layers, cache_dtype_name
 from .scales_file import read_scales_file
 
 AUTO: Final = "auto"
@@ -37,15 +39,18 @@ OWN_WORDS: Final = "a scale for each token and KV head"
 
 @dataclass(frozen=True, slots=True)
 class CacheScales:
-    static: torch.Tensor | None = None
-    """[L, 2, G] float32, of keys and of values; None: each gets its own, or has more than 8 bits."""
+    static: tuple[torch.Tensor, ...] | None = None
+    """By layer that attends [2, G] float32, of the keys and of the values that it reads; None: each gets its own, or
+    has more than 8 bits."""
     words: str = ""
     """For people; empty with more than 8 bits."""
 
     @property
     def identity(self) -> str:
         """A part of what a cached prefix was computed with."""
-        return "" if self.static is None else hashlib.sha256(self.static.numpy().tobytes()).hexdigest()
+        if self.static is None:
+            return ""
+        return hashlib.sha256(b"".join(scales.numpy().tobytes() for scales in self.static)).hexdigest()
 
 
 def choose_scales(
@@ -84,7 +89,7 @@ def choose_scales(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    scales: torch.Tensor
+    scales: tuple[torch.Tensor, ...]
     purpose: str
     """The dtype of the cache that they were made for, as people set it, or what they are for instead."""
     words: str
@@ -96,7 +101,7 @@ def _calibrated(config: EngineConfig, model: ModelConfig, checkpoint: Checkpoint
     path = Path(config.kv_scales_file)
     file = read_scales_file(path, fingerprint)
     try:
-        scales = read_scales(file.tensors, model.num_layers, model.attention.num_kv_heads)
+        scales = read_scales(file.tensors, model)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if scales is None:
@@ -108,11 +113,10 @@ def _calibrated(config: EngineConfig, model: ModelConfig, checkpoint: Checkpoint
 def _stored(config: EngineConfig, model: ModelConfig, checkpoint: Checkpoint, fingerprint: str) -> _Found | None:
     """Of the checkpoint. Without a word about it they are meant for e4m3, as the tools that write them have it."""
     scheme = None if model.quantization is None else model.quantization.kv_cache
-    prefixes = [_prefix(layer) for layer in range(model.num_layers)]
     suffixes = {suffix for names in NAMES.values() for suffix in names} | {f"{part}_zero_point" for part in NAMES}
-    names = [f"{prefix}{suffix}" for prefix in prefixes for suffix in sorted(suffixes)]
+    names = [f"{prefix}{suffix}" for prefix in _prefixes(model).values() for suffix in sorted(suffixes)]
     tensors = {name: checkpoint.tensor(name) for name in names if name in checkpoint}
-    scales = read_scales(tensors, model.num_layers, model.attention.num_kv_heads)
+    scales = read_scales(tensors, model)
     if scales is None:
         return None
     if (checkpoint.folder / FOLDED_SCALES).is_file():
@@ -122,33 +126,45 @@ def _stored(config: EngineConfig, model: ModelConfig, checkpoint: Checkpoint, fi
     return _Found(scales, kind if kind == "fp8_e4m3" and bits == 8 else f"{kind}{bits}", "the checkpoint")
 
 
-def read_scales(tensors: Mapping[str, torch.Tensor], layers: int, kv_heads: int) -> torch.Tensor | None:
-    """[L, 2, G] float32 of tensors named as in a checkpoint, one number or one for each KV head in each; None where
-    there are none. ValueError names the tensor that is missing or cannot be a scale."""
-    names = [[_name(tensors, layer, part) for part in NAMES] for layer in range(layers)]
-    if not any(name for pair in names for name in pair):
+def read_scales(tensors: Mapping[str, torch.Tensor], model: ModelConfig) -> tuple[torch.Tensor, ...] | None:
+    """As of CacheScales.static, of tensors named as in a checkpoint, one number or one for each KV head in each; None
+    where there are none. ValueError names the tensor that is missing or cannot be a scale."""
+    layers, prefixes = attention_layers(model), _prefixes(model)
+    names = {layer: [_name(tensors, prefix, part) for part in NAMES] for layer, prefix in prefixes.items()}
+    if not any(name for pair in names.values() for name in pair):
         return None
-    for layer, pair in enumerate(names):
+    for layer, pair in names.items():
         for part, name in zip(NAMES, pair, strict=True):
-            _refuse_zero_point(tensors, f"{_prefix(layer)}{part}_zero_point")
+            _refuse_zero_point(tensors, f"{prefixes[layer]}{part}_zero_point")
             if name is None:
-                raise ValueError(f"{_prefix(layer)}{part}_scale is missing, and others have theirs; {REMEDY}")
-    return torch.stack(
-        [torch.stack([_heads(name, tensors[name], kv_heads) for name in pair if name]) for pair in names]
-    )
+                raise ValueError(f"{prefixes[layer]}{part}_scale is missing, and others have theirs; {REMEDY}")
+    read = {
+        layer: torch.stack([_heads(name, tensors[name], layers[layer].num_kv_heads) for name in pair if name])
+        for layer, pair in names.items()
+    }
+    return tuple(read[owner(layers, layer)] for layer in range(len(layers)))
 
 
-def scale_name(layer: int, part: str) -> str:
-    """What the scales of a layer's keys (k) or values (v) are called."""
-    return f"{_prefix(layer)}{NAMES[part][0]}"
+def scale_names(model: ModelConfig) -> dict[int, dict[str, str]]:
+    """What the scales of keys (k) and values (v) are called, by the place among layers that attend of each that has
+    keys."""
+    return {
+        layer: {part: f"{prefix}{names[0]}" for part, names in NAMES.items()}
+        for layer, prefix in _prefixes(model).items()
+    }
 
 
-def _prefix(layer: int) -> str:
-    return f"model.layers.{layer}.self_attn."
+def _prefixes(model: ModelConfig) -> dict[int, str]:
+    """What the names of a layer's scales begin with, by layer as of `scale_names`."""
+    return {
+        layer: f"{layer_path(model.spec, number)}{mixer.output.path.rpartition('.')[0]}."
+        for layer, (number, mixer) in enumerate(model.spec.attention_layers())
+        if mixer.keys_of is None
+    }
 
 
-def _name(tensors: Mapping[str, torch.Tensor], layer: int, part: str) -> str | None:
-    candidates = (f"{_prefix(layer)}{suffix}" for suffix in NAMES[part])
+def _name(tensors: Mapping[str, torch.Tensor], prefix: str, part: str) -> str | None:
+    candidates = (f"{prefix}{suffix}" for suffix in NAMES[part])
     return next((name for name in candidates if name in tensors), None)
 
 

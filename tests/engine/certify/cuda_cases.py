@@ -16,7 +16,6 @@ from loraplex.engine.model.config import base_signature
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
 from loraplex.engine.startup.scales_file import ScalesFile, write_scales_file
-from loraplex.engine.startup.static_scales import scale_name
 from tests.checkpoints import make_adapter, make_checkpoint
 from tests.engine.cuda_engine import TINY, cuda, small_config
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
@@ -81,7 +80,7 @@ def test_awq_static_scales_and_an_adapter_that_begins_late_are_certified_as_on_a
     base = make_checkpoint(tmp_path / "base", "qwen2", num_hidden_layers=2, **sizes)
     quantize_checkpoint(base, tmp_path / "awq", QuantizeOptions(scheme="awq", group_size=32, calibration_tokens=1536))
     scale = torch.full((TINY["num_key_value_heads"],), 2.0**-9)
-    tensors = {scale_name(layer, part): scale.clone() for layer in (0, 1) for part in "kv"}
+    tensors = {f"model.layers.{layer}.self_attn.{part}_scale": scale.clone() for layer in (0, 1) for part in "kv"}
     file = tmp_path / "kv_scales.safetensors"
     write_scales_file(file, ScalesFile(tensors, base_signature(tmp_path / "awq").fingerprint, "fp8_e4m3", ()))
     adapter = make_adapter(tmp_path / "late", base, rank=4, seed=6, alora_invocation_tokens=[310])

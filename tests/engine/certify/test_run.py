@@ -24,7 +24,6 @@ from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
 from loraplex.engine.sampling.sampler import Sampler
 from loraplex.engine.startup.scales_file import ScalesFile, write_scales_file
-from loraplex.engine.startup.static_scales import scale_name
 from loraplex.engine.text.tokenizer import Tokenizer
 from tests.checkpoints import make_adapter, make_checkpoint, make_ia3, reference_model
 from tests.engine.model.test_kinds import offsets
@@ -139,7 +138,7 @@ def test_awq_and_static_scales_are_certified_as_they_are_served(
 ) -> None:
     config, file = ModelConfig.from_folder(base), tmp_path / "kv_scales.safetensors"
     scale = torch.full((config.attention.num_kv_heads,), 2.0**-9)  # half of what the keys need
-    names = [scale_name(layer, part) for layer in range(config.num_layers) for part in "kv"]
+    names = [f"model.layers.{layer}.self_attn.{part}_scale" for layer in range(config.num_layers) for part in "kv"]
     tensors = {name: scale.clone() for name in names}
     write_scales_file(file, ScalesFile(tensors, base_signature(base).fingerprint, "fp8_e4m3", ()))
     settings: dict[str, Any] = {"quantization": "awq", "weights_cache": str(tmp_path / "kept")}

@@ -4,6 +4,7 @@ of cached prefixes."""
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.decoder import Decoder
 from loraplex.engine.model.decoder_loader import DecoderLoader
+from loraplex.engine.model.description.spec import AttentionSpec
 from loraplex.engine.model.folder import FOLDED_SCALES
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.startup.kv_cache_size import choose_cache_dtype
@@ -165,7 +167,9 @@ def test_scales_serve_the_dtype_that_they_were_made_for(
         with pytest.raises(ValueError, match=r"kv_cache_scales is static, and "):
             choose(base, dtype, "static")
     else:
-        assert torch.equal(found.static, torch.tensor(LIMITS)[:, :, None].expand(2, 2, 2) / LARGEST["fp8_e4m3"])
+        assert torch.equal(
+            torch.stack(found.static), torch.tensor(LIMITS)[:, :, None].expand(2, 2, 2) / LARGEST["fp8_e4m3"]
+        )
 
 
 NAME = "model.layers.1.self_attn.k_scale"
@@ -204,12 +208,39 @@ def test_what_cannot_be_a_scale_is_refused_by_name(
     [["kv_scale"], ["k_proj.k_scale", "v_proj.v_scale"], ["k_proj.output_scale", "v_proj.output_scale"]],
     ids=str,
 )
-def test_other_names_are_read(names: list[str]) -> None:
+def test_other_names_are_read(names: list[str], tmp_path: Path) -> None:
     """One scale for both keys and values, or on the linears that they come from."""
     scale = torch.tensor([0.25], dtype=torch.bfloat16)
     tensors = {f"model.layers.{layer}.self_attn.{name}": scale for layer in range(3) for name in names}
-    found = read_scales(tensors, layers=3, kv_heads=2)
-    assert found is not None and torch.equal(found, torch.full((3, 2, 2), 0.25))
+    found = read_scales(tensors, three_layers(tmp_path))
+    assert found is not None and torch.equal(torch.stack(found), torch.full((3, 2, 2), 0.25))
+
+
+def three_layers(folder: Path) -> ModelConfig:
+    return ModelConfig.from_folder(make_checkpoint(folder, **SHAPE | {"num_hidden_layers": 3}))
+
+
+def test_scales_of_layers_that_differ_and_share(tmp_path: Path) -> None:
+    """The second layer has other heads, and the third reads the keys of the first."""
+    model = three_layers(tmp_path)
+    layers, changes = list(model.spec.layers), {1: {"num_kv_heads": 1}, 2: {"keys_of": 0}}
+    for number, change in changes.items():
+        mixer = layers[number].mixer
+        assert isinstance(mixer, AttentionSpec)
+        layers[number] = replace(layers[number], mixer=replace(mixer, **change))
+    model = replace(model, spec=replace(model.spec, layers=tuple(layers)))
+    tensors = {
+        "model.layers.0.self_attn.k_scale": torch.tensor([1.0, 2.0]),
+        "model.layers.0.self_attn.v_scale": torch.tensor(3.0),
+        "model.layers.1.self_attn.k_scale": torch.tensor([4.0]),
+        "model.layers.1.self_attn.v_scale": torch.tensor(5.0),
+    }
+    found = read_scales(tensors, model)
+    first = [[1.0, 2.0], [3.0, 3.0]]
+    assert found is not None and [scales.tolist() for scales in found] == [first, [[4.0], [5.0]], first]
+    del tensors["model.layers.1.self_attn.v_scale"]
+    with pytest.raises(ValueError, match=r"model\.layers\.1\.self_attn\.v_scale is missing"):
+        read_scales(tensors, model)
 
 
 def test_scales_of_values_that_awq_folded_are_not_used(tmp_path: Path) -> None:

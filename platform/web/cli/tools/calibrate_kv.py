@@ -96,7 +96,7 @@ def _as_json(settings: Settings, found: "Calibration") -> dict[str, Any]:
                 part: [{"scale": scale, "set_by": names[reader]} for scale, reader in zip(scales, readers, strict=True)]
                 for part, scales, readers in zip(parts, *layer, strict=True)
             }
-            for layer in zip(found.scales.tolist(), found.set_by.tolist(), strict=True)
+            for layer in ((scales.tolist(), found.set_by[number].tolist()) for number, scales in found.scales.items())
         ],
     }
 
@@ -104,7 +104,8 @@ def _as_json(settings: Settings, found: "Calibration") -> dict[str, Any]:
 def _print(settings: Settings, found: "Calibration") -> None:
     console = Console(highlight=False)
     table = Table("layer", "largest scale of keys", "set by", "largest scale of values", "set by")
-    for layer, (scales, readers) in enumerate(zip(found.scales, found.set_by, strict=True)):
+    for layer, scales in found.scales.items():
+        readers = found.set_by[layer]
         cells = []
         for part in range(2):
             head = int(scales[part].argmax())
