@@ -3,7 +3,7 @@
 An argument is ours by its own name (a field of EngineConfig) or another one (RENAMED). Else it stands in ARGUMENTS.
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -164,7 +164,10 @@ ROWS: Final = (
     *arguments(NOTHING, "weights are read from safetensors files", "model_loader_extra_config"),
     *arguments(("main",), "download the revision, and give its folder", "revision tokenizer_revision"),
     *arguments(NOTHING, "put config.json beside the weights", "hf_config_path"),
-    *arguments(NOTHING, "change config.json in the model's folder", "hf_overrides rope_scaling rope_theta"),
+    *arguments(NOTHING, "change config.json in the model's folder", "rope_scaling rope_theta"),
+    *arguments(
+        NOTHING, "classifier_from_token is read of them; else change config.json in the model's folder", "hf_overrides"
+    ),
     *arguments(NOTHING, "set HF_HOME to the folder", "download_dir"),
     *arguments(OFF, "set HF_TOKEN to the token", "hf_token"),
     *arguments(("auto", "vllm"), "each served family has an implementation of its own", "model_impl"),
@@ -208,12 +211,15 @@ def renamed_value(name: str, value: Any) -> Any:
     return VALUES.get(name, {}).get(value, value) if isinstance(value, str) else value
 
 
-def check_tasks(asked: Mapping[str, Any], folder: Path, model: ModelConfig) -> None:
+def check_tasks(
+    asked: Mapping[str, Any], folder: Path, model: ModelConfig, classifier_from_token: Sequence[str] = ()
+) -> None:
     """`asked`: values of `task` and `runner`, which were accepted. ValueError for a task that the model cannot do."""
+    judge = read_judge(folder, model.vocab_size, classifier_from_token)
     for name, value in asked.items():
         if value == "generate" and model.why_silent:
             raise ValueError(f"{name}={value!r} is not possible: {model.why_silent}")
-        if value == "classify" and not model.labels and read_judge(folder, model.vocab_size) is None:
+        if value == "classify" and not model.labels and judge is None:
             raise ValueError(
                 f"{name}={value!r} is not possible: the model has no classification head. Leave {name} out; adapters "
                 "with a head of their own classify without it"

@@ -11,6 +11,7 @@ from ..cache_paths import user_cache
 from ..config import ADAPTER_SHARE, EngineConfig
 from ..model.config import ModelConfig
 from ..model.folder import resolve_model_folder
+from ..pooling.token_judge import tokens_of_overrides
 from ..vllm_arguments import ARGUMENTS, OWN, RENAMED, TASKS, agreed_quantization, check_tasks, renamed_value
 
 UNLIMITED: Final = 1 << 30
@@ -32,7 +33,7 @@ class EngineArgs:
         """Finds the model, and downloads it where it is a hub id. ValueError as resolve_model_folder()."""
         folder = resolve_model_folder(self.model)
         settings, model = dict(self._settings), ModelConfig.from_folder(folder)
-        check_tasks(self._tasks, folder, model)
+        check_tasks(self._tasks, folder, model, settings.get("classifier_from_token", ()))
         settings["quantization"] = agreed_quantization(settings.get("quantization"), model)
         if self.tokenizer not in (None, self.model):
             settings["tokenizer"] = str(resolve_model_folder(str(self.tokenizer)))
@@ -41,6 +42,7 @@ class EngineArgs:
 
 def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of EngineConfig that are not left out."""
+    given = _without_overrides(given)
     for name in ARGUMENTS.keys() & given:
         refusal = ARGUMENTS[name].refusal(name, given[name])
         if refusal is not None:
@@ -52,6 +54,13 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     if "dtype" in settings:
         settings["dtype"] = _dtype(settings["dtype"])
     return {name: renamed_value(name, value) for name, value in settings.items() if value is not None}
+
+
+def _without_overrides(given: Mapping[str, Any]) -> dict[str, Any]:
+    """vLLM's hf_overrides as our own argument."""
+    others = {name: value for name, value in given.items() if name != "hf_overrides"}
+    tokens = tokens_of_overrides(given.get("hf_overrides"))
+    return others | ({"classifier_from_token": tuple(tokens)} if tokens else {})
 
 
 def _unknown(name: str) -> str:

@@ -77,7 +77,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         model = ModelConfig.from_folder(folder)
         device = choose_device(config, model)
     with stages.timed("weights loaded") as stage:
-        checkpoint, judge = Checkpoint(folder, model.spec), read_judge(Path(config.model), model.vocab_size)
+        checkpoint, judge = Checkpoint(folder, model.spec), _read_judge(config, model)
         scales = choose_scales(config, model, cache_dtype, checkpoint, base.fingerprint)
         loader = make_loader(model, checkpoint, device)
         decoder, stage.words = builder.load(loader, max_model_len, weights_cache)
@@ -210,6 +210,10 @@ def _limits(loaded: Loaded) -> Limits:
         head_is_logits=loaded.judge is not None,
         seed=config.seed,
     )
+
+
+def _read_judge(config: EngineConfig, model: ModelConfig) -> TokenJudge | None:
+    return read_judge(Path(config.model), model.vocab_size, config.classifier_from_token)
 
 
 def _head(checkpoint: Checkpoint, model: ModelConfig, judge: TokenJudge | None) -> Vector | None:

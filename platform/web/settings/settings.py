@@ -57,6 +57,9 @@ class Settings(BaseSettings):
     also_served_as: Names = Field(
         (), description="More names of the base model in the API, separated by commas; its hub id always is one"
     )
+    classifier_from_token: Names = Field(
+        (), description="The false and the true token, as no,yes, of a reranker that judges by them without saying so"
+    )
     database_url: str = Field("", description="SQLAlchemy URL; empty: SQLite in the data folder")
     database_password: SecretStr | None = Field(None, description="Password of the database, if its URL has none")
     database_password_file: WholePath | None = Field(None, description="File that holds the database's password")

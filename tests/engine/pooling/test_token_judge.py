@@ -10,7 +10,7 @@ import torch
 from loraplex import LLM
 from tests.checkpoints import make_adapter, make_checkpoint, reference_model
 
-from .classifiers import make_headed_adapter
+from .classifiers import make_classifier, make_headed_adapter, scores_of
 
 SETTINGS: dict[str, Any] = {"num_kv_blocks": 64, "adapter_memory": 4 << 20, "num_threads": 1}
 TEMPLATE = (
@@ -95,3 +95,64 @@ def test_tokens_must_be_named_by_ids(said: dict[str, Any], tmp_path: Path) -> No
     (base / "1_LogitScore" / "config.json").write_text(json.dumps(said))
     with pytest.raises(ValueError, match="LogitScore must name its tokens by ids below 320"):
         LLM(base, **SETTINGS)
+
+
+ORIGINAL = {"is_original_qwen3_reranker": True}
+OVERRIDES = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["n", "y"], **ORIGINAL}
+
+
+def amend(base: Path, **said: Any) -> None:
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | said))
+
+
+@pytest.mark.parametrize("way", ["config", "argument", "override"])
+def test_two_tokens_that_are_named_make_the_score(way: str, tmp_path: Path) -> None:
+    """As vLLM takes Qwen3-Reranker as first released: the tokenizer joins the pair."""
+    base = make_checkpoint(tmp_path / "base", "qwen3", head_dim=32)
+    more: dict[str, Any] = {}
+    if way == "config":
+        amend(base, classifier_from_token=["n", "y"], method="from_2_way_softmax")
+    elif way == "argument":
+        more = {"classifier_from_token": ["n", "y"]}
+    else:
+        more = {"hf_overrides": OVERRIDES, "runner": "pooling", "task": "classify"}
+    model: Any = reference_model(base, {})
+    with LLM(base, **more, **SETTINGS) as llm:
+        scores = [output.outputs.score for output in llm.score("a fox", DOCUMENTS, use_tqdm=False)]
+        pairs = [llm.tokenizer.encode_pair("a fox", document) for document in DOCUMENTS]
+        false_token, true_token = (llm.tokenizer.token_id(token) for token in ("n", "y"))
+    with torch.no_grad():
+        logits = [model(torch.tensor([ids])).logits[0, -1] for ids in pairs]
+    wanted = [float(torch.sigmoid(row[true_token] - row[false_token])) for row in logits]
+    assert scores == pytest.approx(wanted, abs=1e-4) and len(set(scores)) == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (OVERRIDES | {"rope_theta": 1}, "rope_theta is not supported: change config.json"),
+        (OVERRIDES | {"classifier_from_token": ["n"]}, r"must be two tokens, the false one and the true one, got \["),
+        (OVERRIDES | {"classifier_from_token": "n"}, "must be two tokens"),
+        (OVERRIDES | {"is_original_qwen3_reranker": False}, "is read with is_original_qwen3_reranker: True or method"),
+        (OVERRIDES | {"architectures": ["LlamaForCausalLM"]}, "may only name one ForSequenceClassification"),
+        (ORIGINAL, "must be two tokens, the false one and the true one, got None"),
+        (OVERRIDES | {"classifier_from_token": ["n", "zzz"]}, "names 'zzz', which is no token of the model"),
+        ("no,yes", "must be an object"),
+    ],
+)
+def test_overrides_that_mean_something_else_are_refused(overrides: Any, words: str, tmp_path: Path) -> None:
+    base = make_checkpoint(tmp_path / "base", "qwen3", head_dim=32)
+    with pytest.raises(ValueError, match=words):
+        LLM(base, hf_overrides=overrides, **SETTINGS)
+
+
+def test_a_head_of_its_own_is_not_replaced(tmp_path: Path) -> None:
+    base = make_classifier(tmp_path / "base", "qwen3", classes=1)
+    amend(base, classifier_from_token=["n", "y"], **ORIGINAL)
+    with LLM(base, **SETTINGS) as llm:
+        [score] = llm.score("a fox", "a dog", use_tqdm=False)
+        pair = llm.tokenizer.encode_pair("a fox", "a dog")
+    assert score.outputs.score == pytest.approx(float(torch.sigmoid(scores_of(base, [pair])[0, 0])), abs=1e-4)
+    with pytest.raises(ValueError, match="this one has one"):
+        LLM(base, classifier_from_token=("n", "y"), **SETTINGS)

@@ -100,7 +100,7 @@ def _start_engine(settings: Settings, translation: Translation) -> EngineProcess
         folder = resolve_model_folder(settings.model)
         model = ModelConfig.from_folder(folder)
         model.length(settings.max_model_len)
-        check_tasks(translation.tasks, folder, model)
+        check_tasks(translation.tasks, folder, model, settings.classifier_from_token)
     prepare_data_folder(settings.data_dir)
     try:
         return EngineProcess(settings.engine_config(folder))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from loraplex.engine.pooling.token_judge import tokens_of_overrides
 from loraplex.engine.vllm_arguments import TASKS, Argument
 
 from ...settings.types import human_number
@@ -61,6 +62,10 @@ class Translation:
         option = f"--{ours.replace('_', '-')}"
         if option in self._takes_value:
             self._read_own(option, ours, name, value)
+        elif name == "hf_overrides":
+            [text] = self._values(word, value, several=False)
+            tokens = tokens_of_overrides(_meant(text))
+            self.args += ["--classifier-from-token", ",".join(tokens)] if tokens else []
         elif name == "tokenizer":
             [self.tokenizer] = self._values(word, value, several=False)
         else:

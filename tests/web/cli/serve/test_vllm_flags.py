@@ -198,3 +198,14 @@ def test_a_task_that_the_model_cannot_do_ends_the_start(checkpoint: Path, tmp_pa
     )
     assert ended.returncode == 2 and "task='classify' is not possible: the model has no classif" in ended.stderr
     assert not [*tmp_path.iterdir()]
+
+
+def test_overrides_of_a_reranker_are_our_setting() -> None:
+    takes_value = {"--model": True, "--classifier-from-token": True}
+    said = '{"architectures": ["X"], "classifier_from_token": ["no", "yes"], "is_original_qwen3_reranker": true}'
+    for arguments in (["--hf-overrides", said.replace("X", "Qwen3ForSequenceClassification")], ["--hf-overrides={}"]):
+        translation = Translation(["m", *arguments], takes_value)
+        tokens = ["--classifier-from-token", "no,yes"] if len(arguments) == 2 else []
+        assert translation.args == ["--model", "m", *tokens]
+    with pytest.raises(ValueError, match="rope_theta is not supported: change config"):
+        Translation(["m", "--hf-overrides", '{"rope_theta": 1}'], takes_value)
