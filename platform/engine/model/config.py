@@ -103,6 +103,7 @@ def base_signature(folder: str | Path) -> BaseSignature:
         hidden_size=config.hidden_size,
         tied=config.spec.head.is_tied,
         prefix=_prefix(config.spec),
+        name_prefixes=("", *_other_prefixes(config.spec)),
         layers_path=config.spec.layers_path.removeprefix(_prefix(config.spec)),
     )
 
@@ -110,6 +111,11 @@ def base_signature(folder: str | Path) -> BaseSignature:
 def _prefix(spec: ModelSpec) -> str:
     """Before the name of every module but the head."""
     return spec.layers_path.partition(".")[0] + "."
+
+
+def _other_prefixes(spec: ModelSpec) -> list[str]:
+    """What the prefix is where the model is a part of a larger one, on which an adapter may have been trained."""
+    return [theirs for theirs, ours in spec.renamed.items() if ours == _prefix(spec)]
 
 
 def _modules(spec: ModelSpec) -> dict[str, ModuleKind]:

@@ -9,6 +9,7 @@ from loraplex.engine.model.config import ModelConfig, parse_config
 from loraplex.engine.startup.kv_cache_size import (
     EIGHT_BITS,
     MOST_BYTES,
+    KvCachePlan,
     block_bytes,
     blocks_of,
     cache_dtype_name,
@@ -54,6 +55,53 @@ def test_without_a_budget_it_takes_a_share_capped_by_use_and_by_size() -> None:
 def test_a_budget_without_room_for_two_blocks_is_refused_with_the_numbers() -> None:
     with pytest.raises(ValueError, match=rf"2 blocks of 16 tokens, {PER_BLOCK:,} bytes each, and has room for 1"):
         plan(kv_cache_memory=2 * PER_BLOCK - 1)
+
+
+HYBRID = {
+    "architectures": ["Qwen3_5ForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "max_position_embeddings": 128,
+}
+SLOT = 6 * 4 * (4 * 16 * 32 + 3 * (2 * 2 * 16 + 4 * 32))
+"""Bytes of six layers' states: [4, 16, 32], and three inputs of 192 channels."""
+
+
+def plan_hybrid(free: int = 64 * GIB, **settings: int) -> KvCachePlan:
+    config = EngineConfig(model="m", **settings)  # type: ignore[arg-type]
+    return plan_kv_cache(config, parse_config(HYBRID, {}), 128, torch.bfloat16, free)
+
+
+def test_states_and_blocks_share_one_budget() -> None:
+    per_block = 2 * 2 * 16 * 2 * 16 * 2
+    plenty = plan_hybrid(max_num_seqs=4)
+    assert (plenty.num_slots, plenty.num_states, plenty.state_bytes) == (9, 8, 9 * SLOT)
+    assert plenty.num_blocks == 4 * 128 // 16 + 1
+    scarce = plan_hybrid(max_num_seqs=64, kv_cache_memory=20 * SLOT)
+    assert (scarce.num_slots, scarce.num_blocks) == (10, 10 * SLOT // per_block)
+    exact = plan_hybrid(num_state_slots=3, kv_cache_memory=20 * SLOT)
+    assert (exact.num_slots, exact.num_blocks) == (3, 17 * SLOT // per_block)
+    assert plan_hybrid(num_state_slots=3, num_kv_blocks=7).num_blocks == 7
+
+
+def test_a_budget_without_room_for_a_state_is_refused_with_the_numbers() -> None:
+    with pytest.raises(
+        ValueError, match=rf"need 2 slots, {SLOT:,} bytes each, .* has room for 1; raise kv_cache_memory"
+    ):
+        plan_hybrid(kv_cache_memory=4 * SLOT - 1)
+
+
+def test_a_model_without_recurrent_layers_has_no_states() -> None:
+    assert plan_kv_cache(EngineConfig(model="m"), MODEL, 128, torch.bfloat16, GIB).num_states == 0
 
 
 @pytest.mark.parametrize(("head_dim", "ratio"), [(64, 1.9), (128, 1.96)])
