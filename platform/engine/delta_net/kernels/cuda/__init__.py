@@ -1,0 +1,1 @@
+"""The loops of the gated delta net on CUDA (triton)."""
