@@ -5,7 +5,7 @@ Shapes: T new tokens, H query heads, G KV heads, D head size, R numbers of a hea
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 import torch
 
@@ -32,6 +32,8 @@ class Rotary:
     """Rope turns the pairs (0, 1), (2, 3) and so on, else (0, R / 2), (1, R / 2 + 1) and so on."""
     value_norm: bool = False
     """RMS norm over each value head, which multiplies by no weight."""
+    norm_kinds: tuple[str, str] = ("q_norm", "k_norm")
+    """What adapters call the norms of queries and of keys; empty: the layer has none."""
     query_scale: torch.Tensor | None = None
     """[positions] float32, what queries are multiplied by after rope; None: by nothing."""
 
@@ -76,15 +78,11 @@ class CacheShape:
         return list(groups.values())
 
 
-HEAD_NORMS: Final = frozenset({"q_norm", "k_norm"})
-"""Kinds of modules: norms of each query's and key's head."""
-
-
 class AttentionBackend(Protocol):
     """Owns the cache tensors of all layers."""
 
     takes_own_norms: bool
-    """Whether `rotate_and_write` takes a weight of HEAD_NORMS that a token's adapter brings in place of the base's."""
+    """Whether `rotate_and_write` takes a norm's weight that a token's adapter brings in place of the base's."""
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
         """Store key and value [T, G, D] of the new tokens at batch.slot_mapping; where the scales are static, note in

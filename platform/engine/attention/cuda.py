@@ -18,7 +18,7 @@ from loraplex.lora.apply.batch import LoraBatch
 
 from ..batch import Batch
 from ..kv_cache.block_pool import PADDING_BLOCK
-from .backend import HEAD_NORMS, AttentionBackend, CacheShape, Rotary
+from .backend import AttentionBackend, CacheShape, Rotary
 from .kernels.cuda.launch import (
     FORMATS,
     Head,
@@ -109,7 +109,7 @@ class CudaAttention:
             rotary.cos, rotary.sin, rotary.query_norm, rotary.key_norm, rotary.eps, rotary.interleaved,
             rotary.value_norm, rotary.query_scale,
         )  # fmt: skip
-        self._write(layer, query, heads, turn, batch, _own_norms(batch.lora, self._number(layer)))
+        self._write(layer, query, heads, turn, batch, _own_norms(batch.lora, rotary, self._number(layer)))
         return query
 
     def _number(self, layer: int) -> int:
@@ -177,9 +177,9 @@ class MixedCudaAttention(MixedAttention):
         return any(group.is_uneven(lengths) for group in self._groups)
 
 
-def _own_norms(lora: LoraBatch | None, layer: int) -> OwnNorms | None:
-    if lora is None or not lora.changed & HEAD_NORMS:
+def _own_norms(lora: LoraBatch | None, rotary: Rotary, layer: int) -> OwnNorms | None:
+    if lora is None or not lora.changed.intersection(rotary.norm_kinds):
         return None
-    table = lora.table
-    ordinal, rows = table.ordinal("q_norm", layer), (table.row("q_norm"), table.row("k_norm"))
-    return OwnNorms(lora.arrays.slots, table.floats, table.vectors, ordinal, *rows)
+    table, (query, key) = lora.table, rotary.norm_kinds
+    rows = table.row(query), table.row(key or query)  # without keys of its own, no program looks for theirs
+    return OwnNorms(lora.arrays.slots, table.floats, table.vectors, table.ordinal(query, layer), *rows)

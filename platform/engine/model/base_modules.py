@@ -26,13 +26,15 @@ class DecoderModules:
         self._norm_biases: dict[tuple[int, str], torch.Tensor] = {}
         if decoder.norm is not None:
             self._add_norms(0, [decoder.norm])
+        for linear in decoder.projections():
+            self._add(linear)
         for layer in decoder.layers:
             for linear in layer.linears():
                 self._add(linear)
             self._add_norms(layer.index, layer.norms())
             if isinstance(layer.mixer, Attention):
                 rotary = layer.mixer.rotary
-                heads = (("q_norm", rotary.query_norm), ("k_norm", rotary.key_norm))
+                heads = zip(rotary.norm_kinds, (rotary.query_norm, rotary.key_norm), strict=True)
                 self._norms |= {(layer.index, kind): norm for kind, norm in heads if norm is not None}
 
     def columns(self, layer: int, kind: str, first: int, last: int) -> torch.Tensor:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from loraplex.lora.files.manifest import EMBEDDING, HEAD, BaseSignature, ModuleKind
+from loraplex.lora.files.manifest import BaseSignature
 from loraplex.quant.config.config import QuantizationConfig, parse_quantization
 
 from .description.config_fields import positive
+from .description.modules import body_prefix, module_table
 from .description.spec import AttentionSpec, LayerSpec, ModelSpec
 from .families.find import Task, find_family
 from .folder import FOLDED_DIGEST, stores_head
@@ -90,64 +91,22 @@ class ModelConfig:
 def base_signature(folder: str | Path) -> BaseSignature:
     """What an adapter may target in the checkpoint at `folder`, and which checkpoint that is."""
     config = ModelConfig.from_folder(folder)
-    shapes = linear_shapes(config.spec.layers[0])
-    identity = (
-        config.architecture, config.vocab_size, config.num_layers, config.attention.num_heads, sorted(shapes.items())
-    )  # fmt: skip
+    spec, prefix = config.spec, body_prefix(config.spec)
+    modules = module_table(spec).modules
+    shapes = sorted((kind, (at.inputs, at.outputs)) for kind, at in modules.items() if at.role == "linear")
+    identity = (config.architecture, config.vocab_size, config.num_layers, config.attention.num_heads, shapes)
     quantization = "" if config.quantization is None else config.quantization.identity
     return BaseSignature(
         fingerprint_weights(Path(folder), repr(identity) + quantization),
         config.num_layers,
-        _modules(config.spec),
+        modules,
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        tied=config.spec.head.is_tied,
-        prefix=_prefix(config.spec),
-        name_prefixes=("", *_other_prefixes(config.spec)),
-        layers_path=config.spec.layers_path.removeprefix(_prefix(config.spec)),
+        tied=spec.head.is_tied,
+        prefix=prefix,
+        layers_path=spec.layers_path.removeprefix(prefix),
+        name_prefixes=("", *(start for start, ours in spec.renamed.items() if ours == prefix)),
     )
-
-
-def _prefix(spec: ModelSpec) -> str:
-    """Before the name of every module but the head."""
-    return spec.layers_path.partition(".")[0] + "."
-
-
-def _other_prefixes(spec: ModelSpec) -> list[str]:
-    """What the prefix is where the model is a part of a larger one, on which an adapter may have been trained."""
-    return [theirs for theirs, ours in spec.renamed.items() if ours == _prefix(spec)]
-
-
-def _modules(spec: ModelSpec) -> dict[str, ModuleKind]:
-    """By the last name of each path."""
-    found: dict[str, ModuleKind] = {}
-    for number, layer in enumerate(spec.layers):
-        feed_forward, gains = layer.feed_forward, dict[str, str]()
-        if feed_forward.is_gated and len(feed_forward.inputs) == 2:
-            gains[feed_forward.output.kind] = feed_forward.inputs[1].kind
-        for linear in layer.linears():
-            module = ModuleKind(
-                linear.path, "linear", linear.inputs, linear.outputs, (number,), False, gains.get(linear.kind)
-            )
-            _add(found, linear.kind, module)
-        for norm in layer.norms():
-            _add(found, norm.kind, ModuleKind(norm.path, "norm", 0, norm.size, (number,), norm.is_layer_norm))
-    embedding, prefix = spec.embedding, _prefix(spec)
-    rows, size = embedding.vocab_size, embedding.size
-    found[HEAD] = ModuleKind(spec.head.path, "head", size, rows)
-    found[EMBEDDING] = ModuleKind(embedding.path.removeprefix(prefix), "embedding", rows, size)
-    if spec.norm is not None:
-        norm, path = spec.norm, spec.norm.path.removeprefix(prefix)
-        found[norm.kind] = ModuleKind(path, "norm", 0, norm.size, has_bias=norm.is_layer_norm)
-    return found
-
-
-def _add(found: dict[str, ModuleKind], kind: str, module: ModuleKind) -> None:
-    """One more layer's module."""
-    known = found.setdefault(kind, module)
-    if known is not module:
-        assert replace(known, layers=None) == replace(module, layers=None), f"two modules are called {kind}"
-        found[kind] = replace(known, layers=(*(known.layers or ()), *(module.layers or ())))
 
 
 def linear_shapes(layer: LayerSpec) -> dict[str, tuple[int, int]]:

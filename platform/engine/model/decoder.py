@@ -11,6 +11,7 @@ from ..attention.backend import AttentionBackend
 from ..batch import Batch
 from ..delta_net.backend import DeltaNetBackend
 from .layers import DecoderLayer, DeltaNet, Norm
+from .linear import LoraLinear
 from .operations.operations import Operations
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Embedding:
     scale: float = 1.0
     positions: torch.Tensor | None = None
     """[positions, C] in the stream's dtype, added by position."""
-    projection: LinearMethod | None = None
+    projection: LoraLinear | None = None
     """From E to C, where these differ."""
 
     def apply(self, batch: Batch, operations: Operations) -> torch.Tensor:
@@ -41,7 +42,7 @@ class Embedding:
         if self.scale != 1.0:
             x = x * self.scale
         if self.projection is not None:
-            x = self.projection.apply(x)
+            x = self.projection.apply(x, batch)
         return x if self.positions is None else x + self.positions[batch.positions]
 
 
@@ -50,7 +51,7 @@ class Head:
     """From the last norm to logits."""
 
     method: LinearMethod
-    projection: LinearMethod | None = None
+    projection: LoraLinear | None = None
     """From C to E, where these differ."""
     scale: float = 1.0
     soft_cap: float | None = None
@@ -59,6 +60,14 @@ class Head:
     def is_plain(self) -> bool:
         """Whether logits are the product and nothing else."""
         return self.projection is None and self.scale == 1.0 and self.soft_cap is None
+
+    def project(self, x: torch.Tensor, rows: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """x [R, C] of the tokens `rows` [R] -> [R, E]."""
+        if self.projection is None:
+            return x
+        everyone = x.new_zeros(len(batch.token_ids), x.shape[1])  # adapters are applied by token
+        everyone[rows] = x
+        return self.projection.apply(everyone, batch)[rows]
 
     def finish(self, logits: torch.Tensor) -> torch.Tensor:
         """Scaled and capped; what a model does not know stays at minus infinity."""
@@ -127,9 +136,7 @@ class Decoder:
         rows = batch.sample_rows
         if not len(rows):
             return torch.empty(0, self.embedding.table.shape[0], device=x.device), x[rows]
-        x = self.hidden(x, residual, rows, batch)
-        if self.head.projection is not None:
-            x = self.head.projection.apply(x)
+        x = self.head.project(self.hidden(x, residual, rows, batch), rows, batch)
         return self.operations.widen_logits(self.head.method.apply(x), batch.lora), x
 
     def hidden(self, x: torch.Tensor, residual: torch.Tensor, rows: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -138,9 +145,11 @@ class Decoder:
         x, residual = x[rows], residual[rows]
         return residual.add_(x) if self.norm is None else self.norm.apply_to_sum(x, residual, batch, 0, rows)
 
+    def projections(self) -> list[LoraLinear]:
+        """At the ends."""
+        return [linear for linear in (self.embedding.projection, self.head.projection) if linear is not None]
+
     def weight_bytes(self) -> int:
         linears = [linear.method for layer in self.layers for linear in layer.linears()]
-        ends = [self.head.method, self.head.projection, self.embedding.projection]
-        return self.embedding.table.nbytes + sum(
-            method.weight_bytes() for method in (*linears, *ends) if method is not None
-        )
+        ends = [self.head.method, *(linear.method for linear in self.projections())]
+        return self.embedding.table.nbytes + sum(method.weight_bytes() for method in (*linears, *ends))

@@ -18,6 +18,7 @@ from ..attention.backend import Rotary
 from ..delta_net.backend import DeltaWeights
 from .config import ModelConfig
 from .decoder import Decoder, Embedding, Head
+from .description.modules import module_table
 from .description.spec import AttentionSpec, DeltaNetSpec, FeedForwardSpec, LinearSpec, MixerSpec, NormSpec, RopeConfig
 from .expected import layer_linear, layer_path
 from .layers import Attention, DecoderLayer, DeltaNet, FeedForward, Mixer, Norm
@@ -50,7 +51,11 @@ class DecoderLoader:
     _tables: dict[tuple[str, int], RopeTables] = field(init=False, default_factory=dict)
     """Layers that turn alike share them."""
 
+    _kinds: dict[tuple[int, str], str] = field(init=False)
+    """(layer, path within the layer) -> what adapters call the module."""
+
     def __post_init__(self) -> None:
+        self._kinds = module_table(self.config.spec).kinds
         self.folded = FoldedScales(self.checkpoint.folder, self.config)
 
     def load(self, max_model_len: int) -> Decoder:
@@ -65,22 +70,20 @@ class DecoderLoader:
         spec = self.config.spec
         method = self.linears("head", self._head)  # first: while it is packed, it can take more memory than a layer
         head = Head(method, self._projection(spec.head.projection), spec.head.scale, spec.head.soft_cap)
-        return Decoder(
-            self._embedding(), layers=[], norm=self._norm("", spec.norm), head=head, operations=self.operations
-        )
+        return Decoder(self._embedding(), layers=[], norm=self._norm(spec.norm), head=head, operations=self.operations)
 
     def load_layer(self, layer: int, max_model_len: int) -> DecoderLayer:
-        spec, prefix = self.config.spec.layers[layer], layer_path(self.config.spec, layer)
+        spec = self.config.spec.layers[layer]
         mixer = self._mixer(layer, spec.mixer, max_model_len)
         feed_forward = self._feed_forward(layer, spec.feed_forward)
         return DecoderLayer(
             index=layer,
             mixer=mixer,
             feed_forward=feed_forward,
-            mixer_norm=self._norm(prefix, spec.mixer_norm, layer),
-            feed_forward_norm=self._norm(prefix, spec.feed_forward_norm, layer),
-            mixer_output_norm=self._norm(prefix, spec.mixer_output_norm),
-            feed_forward_output_norm=self._norm(prefix, spec.feed_forward_output_norm),
+            mixer_norm=self._norm(spec.mixer_norm, layer),
+            feed_forward_norm=self._norm(spec.feed_forward_norm, layer),
+            mixer_output_norm=self._norm(spec.mixer_output_norm, layer),
+            feed_forward_output_norm=self._norm(spec.feed_forward_output_norm, layer),
             norms_follow_sum=spec.norms_follow_sum,
             residual_scale=spec.residual_scale,
         )
@@ -135,9 +138,16 @@ class DecoderLoader:
             query_norm=query,
             key_norm=key,
             eps=next((eps for eps in all_eps if eps is not None), 0.0),
+            norm_kinds=self._norm_kinds(layer, spec),
             interleaved=spec.rope is not None and spec.rope.is_interleaved,
             value_norm=spec.value_norm_eps is not None,
         )
+
+    def _norm_kinds(self, layer: int, spec: AttentionSpec) -> tuple[str, str]:
+        query, key = (
+            None if norm is None else self._kinds[layer, norm.path] for norm in (spec.query_norm, spec.key_norm)
+        )
+        return query or "", key or ""
 
     def _head_norm(self, layer: int, spec: NormSpec | None) -> torch.Tensor | None:
         if spec is None:
@@ -161,8 +171,9 @@ class DecoderLoader:
         return Embedding(table, dtype, spec.scale, positions, self._projection(spec.projection))
 
     def _linear(self, layer: int, linears: Sequence[LinearSpec]) -> LoraLinear:
-        method = self.linears(f"{layer}.{linears[0].kind}", lambda: self._packed(layer, linears))
-        return LoraLinear(method, layer, tuple(linear.kind for linear in linears), self.operations)
+        method = self.linears(f"{layer}.{self._kinds[layer, linears[0].path]}", lambda: self._packed(layer, linears))
+        kinds = tuple(self._kinds[layer, linear.path] for linear in linears)
+        return LoraLinear(method, layer, kinds, self.operations)
 
     def _packed(self, layer: int, specs: Sequence[LinearSpec]) -> LinearMethod:
         weights = [self._weight(layer_linear(self.config.spec, layer, spec), spec) for spec in specs]
@@ -179,7 +190,7 @@ class DecoderLoader:
         method.finish()
         return method
 
-    def _projection(self, spec: LinearSpec | None) -> LinearMethod | None:
+    def _projection(self, spec: LinearSpec | None) -> LoraLinear | None:
         """At an end of the model: always as it is stored."""
         if spec is None:
             return None
@@ -187,7 +198,7 @@ class DecoderLoader:
         method = self.scheme.create_for([weight])
         method.load(0, weight, None)
         method.finish()
-        return method
+        return LoraLinear(method, 0, (spec.kind,), self.operations)
 
     def _weight(self, linear: Linear, spec: LinearSpec) -> Weight:
         name = f"{linear.name}.weight"
@@ -219,18 +230,20 @@ class DecoderLoader:
     def _stored(self, name: str, weight: Weight) -> Weight:
         return finite_floats(name, weight, self.stored_dtype) if isinstance(weight, torch.Tensor) else weight
 
-    def _norm(self, prefix: str, spec: NormSpec | None, folded_in: int | None = None) -> Norm | None:
-        """`folded_in`: the layer whose AWQ scales may be in it."""
+    def _norm(self, spec: NormSpec | None, layer: int | None = None) -> Norm | None:
+        """layer: the one it belongs to; None: none."""
         if spec is None:
             return None
-        scales = None if folded_in is None else self.folded.of_norm(folded_in, spec.kind)
+        prefix = "" if layer is None else layer_path(self.config.spec, layer)
+        scales = None if layer is None else self.folded.of_norm(layer, spec.kind)
         parts = [self._norm_weight(prefix, spec)]
         if spec.is_layer_norm:
             parts.append(self._tensor(f"{prefix}{spec.path}.bias").to(self.scheme.compute_dtype, copy=True))
         if scales is not None:
             parts = [(part * scales).to(part.dtype) for part in parts]
         weight, *bias = (part.to(self.device) for part in parts)
-        return Norm(spec.kind, weight, spec.eps, self.operations, bias[0] if bias else None)
+        kind = spec.kind if layer is None else self._kinds[layer, spec.path]
+        return Norm(kind, weight, spec.eps, self.operations, bias[0] if bias else None)
 
     def _norm_weight(self, prefix: str, spec: NormSpec) -> torch.Tensor:
         """What rows are multiplied by."""

@@ -190,7 +190,7 @@ def _inner(method: LinearMethod) -> LinearMethod:
 def _ends_fit(decoder: Decoder) -> bool:
     embedding, norm = decoder.embedding, decoder.norm
     plain = embedding.scale == 1.0 and embedding.positions is None and embedding.projection is None
-    return plain and decoder.head.is_plain and norm is not None and norm.bias is None
+    return plain and decoder.head.is_plain and norm is not None and norm.bias is None and norm.kind == NORMS[2]
 
 
 def _fits(layer: DecoderLayer, rotary: Rotary, cache: CpuAttention) -> bool:
@@ -205,6 +205,7 @@ def _fits(layer: DecoderLayer, rotary: Rotary, cache: CpuAttention) -> bool:
         and layer.residual_scale == 1.0
         and (feed_forward.activation, feed_forward.is_gated) == ("silu", True)
         and all(norm is not None and norm.bias is None and norm.weight.dtype == torch.float32 for norm in norms)
+        and [norm.kind for norm in layer.norms()] == list(NORMS[:2])
         and [linear.kinds for linear in layer.linears()] == list(GROUPS)
         and all(linear.method.in_features % LANES == 0 for linear in layer.linears())
     )

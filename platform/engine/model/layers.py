@@ -12,7 +12,7 @@ from loraplex.lora.apply.batch import LoraBatch
 from loraplex.lora.apply.norms import norm_weight
 from loraplex.quant.linears.scheme import Float8Rows
 
-from ..attention.backend import HEAD_NORMS, AttentionBackend, Rotary
+from ..attention.backend import AttentionBackend, Rotary
 from ..batch import Batch, single_tokens
 from ..delta_net.backend import DeltaNetBackend, DeltaWeights, Projections
 from .description.spec import Activation
@@ -89,7 +89,11 @@ class Attention:
         """The new tokens' keys and values go to the cache on the way."""
         qkv, gate = self._ungated(self.inputs.apply(x, batch, cast))
         query = cache.rotate_and_write(self.place, qkv, self.rotary, batch)
-        if batch.lora is not None and batch.lora.changed & HEAD_NORMS and not cache.takes_own_norms:
+        if (
+            batch.lora is not None
+            and not cache.takes_own_norms
+            and batch.lora.changed.intersection(self.rotary.norm_kinds)
+        ):
             self._rotate_again(qkv, query, batch, batch.lora, cache)
         attended = cache.attend(self.place, query, batch, self.sinks).flatten(1)
         return self.output.apply(attended if gate is None else attended * torch.sigmoid(gate), batch)
@@ -110,7 +114,7 @@ class Attention:
     ) -> None:
         """For the tokens whose adapters norm queries or keys with weights of their own."""
         own = (self.rotary.query_norm, self.rotary.key_norm)
-        named = list(zip(("q_norm", "k_norm"), own, strict=True))
+        named = list(zip(self.rotary.norm_kinds, own, strict=True))
         for slot in set(lora.token_slot[:, 0].tolist()):
             norms = [self._own_norm(lora, slot, kind, norm) for kind, norm in named]
             if any(norm is not None for norm in norms):

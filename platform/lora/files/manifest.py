@@ -36,6 +36,8 @@ class ModuleKind:
     """The layers that have it, ascending; None: the base has it once. Kinds multiplied as one have the same layers."""
     has_bias: bool = False
     """Of a norm: whether it adds a bias, which an adapter may bring."""
+    adds_one: bool = False
+    """Of a norm: its weight, also an adapter's, counts from 1."""
     gains_from: str | None = None
     """The kind whose outputs are multiplied into its inputs, in the same layer: a factor on these is one on those."""
 

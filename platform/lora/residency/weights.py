@@ -247,9 +247,13 @@ class _Vector:
     scaling: float
     gain: NDArray[np.float32]
     shift: NDArray[np.float32]
+    adds_one: bool
+    """Whether a norm's weight counts from 1."""
 
     def put(self, bits: Bits) -> None:
         values = to_floats(bits, self.source).reshape(-1)
+        if self.role == "norm" and self.adds_one:
+            values = values + np.float32(1)
         if self.role in ("magnitude", "gain", "norm"):
             self.gain[:] *= values
         else:
@@ -289,7 +293,11 @@ def _homes(contents: Contents, base: BaseSignature, dtype: str, pages: Pages) ->
             homes[module.b] = [_Ranks(b, by_column=True, source=module.b.dtype, target=dtype)]
         for vector in module.vectors:
             gain, shift = _vectors(pages[PageKind(module.kind, "vectors")][0])[_ordinal(module, base)]
-            homes[vector.tensor] = [_Vector(vector.role, vector.tensor.dtype, module.scaling, gain, shift)]
+            homes[vector.tensor] = [
+                _Vector(
+                    vector.role, vector.tensor.dtype, module.scaling, gain, shift, base.modules[module.kind].adds_one
+                )
+            ]
         for brought in module.rows:
             room = contents.tokens[module.kind]
             home = _TokenRows(

@@ -1,0 +1,107 @@
+"""ModuleTable: which kinds of modules a model has, as adapters name them, and which layers have them. No torch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from loraplex.lora.files.manifest import EMBEDDING, HEAD, ModuleKind
+
+from .spec import LayerSpec, ModelSpec, NormSpec
+
+
+class _Seen(NamedTuple):
+    """A module of a layer. Those of one path that differ in this are kinds of their own."""
+
+    path: str
+    inputs: int
+    """0 of a norm."""
+    outputs: int
+    has_bias: bool
+    adds_one: bool
+    beside: tuple[str, ...]
+    """Paths of the linears that are multiplied with it as one."""
+    gains_from: str | None
+    """The path of the linear whose outputs are multiplied into its inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleTable:
+    modules: dict[str, ModuleKind]
+    """By kind."""
+    kinds: dict[tuple[int, str], str] = field(repr=False)
+    """(layer, path within the layer) -> kind."""
+
+
+def body_prefix(spec: ModelSpec) -> str:
+    """Before the name of every module but the head."""
+    return spec.layers_path.partition(".")[0] + "."
+
+
+def module_table(spec: ModelSpec) -> ModuleTable:
+    found: dict[_Seen, list[int]] = {}
+    for number, layer in enumerate(spec.layers):
+        for seen in _modules(layer):
+            found.setdefault(seen, []).append(number)
+    ends = _ends(spec)
+    names = _names(found, [module.path for module in ends.values()])
+    kinds = {(layer, seen.path): names[seen] for seen, layers in found.items() for layer in layers}
+    modules = {
+        names[seen]: ModuleKind(
+            path=seen.path,
+            role="linear" if seen.inputs else "norm",
+            inputs=seen.inputs,
+            outputs=seen.outputs,
+            layers=tuple(layers),
+            has_bias=seen.has_bias,
+            adds_one=seen.adds_one,
+            gains_from=None if seen.gains_from is None else kinds[layers[0], seen.gains_from],
+        )
+        for seen, layers in found.items()
+    }
+    return ModuleTable(modules | ends, kinds)
+
+
+def _modules(layer: LayerSpec) -> Iterator[_Seen]:
+    feed_forward = layer.feed_forward
+    for group in layer.linear_groups():
+        beside = tuple(linear.path for linear in group)
+        for linear in group:
+            is_multiplied = feed_forward.is_gated and len(feed_forward.inputs) > 1 and linear is feed_forward.output
+            gains_from = feed_forward.inputs[1].path if is_multiplied else None
+            yield _Seen(linear.path, linear.inputs, linear.outputs, False, False, beside, gains_from)
+    for norm in layer.norms():
+        yield _Seen(norm.path, 0, norm.size, norm.is_layer_norm, norm.adds_one, (), None)
+
+
+def _ends(spec: ModelSpec) -> dict[str, ModuleKind]:
+    """What the model has once."""
+    own, head = spec.embedding, spec.head
+    prefix = body_prefix(spec)
+    ends = {
+        HEAD: ModuleKind(head.path, "head", own.size, own.vocab_size),
+        EMBEDDING: ModuleKind(own.path.removeprefix(prefix), "embedding", own.vocab_size, own.size),
+    }
+    for linear in (own.projection, head.projection):
+        if linear is not None:
+            path = linear.path.removeprefix(prefix)
+            ends[linear.kind] = ModuleKind(path, "linear", linear.inputs, linear.outputs)
+    return ends if spec.norm is None else ends | {spec.norm.kind: _last_norm(spec.norm, prefix)}
+
+
+def _last_norm(norm: NormSpec, prefix: str) -> ModuleKind:
+    path = norm.path.removeprefix(prefix)
+    return ModuleKind(path, "norm", 0, norm.size, has_bias=norm.is_layer_norm, adds_one=norm.adds_one)
+
+
+def _names(found: dict[_Seen, list[int]], ends: list[str]) -> dict[_Seen, str]:
+    """The last name of the path; the path where others end alike; with a number where one path has several kinds."""
+    paths = dict.fromkeys([*(seen.path for seen in found), *ends])
+    last = [path.rpartition(".")[2] for path in paths]
+    names: dict[_Seen, str] = {}
+    used: dict[str, int] = {}
+    for seen in found:
+        short = seen.path.rpartition(".")[2]
+        name = short if last.count(short) == 1 else seen.path
+        used[name] = used.get(name, 0) + 1
+        names[seen] = name if used[name] == 1 else f"{name}.{used[name]}"
+    return names
