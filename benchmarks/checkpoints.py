@@ -52,7 +52,7 @@ def base_checkpoint(dimensions: Dimensions) -> Path:
     if not (folder / "model.safetensors").exists():
         folder.mkdir(parents=True, exist_ok=True)
         _write_config(dimensions, folder)
-        _write_tokenizer(dimensions, folder)
+        write_tokenizer(dimensions.vocab, folder)
         save_file(_base_tensors(dimensions), folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
@@ -113,10 +113,11 @@ def _write_config(dimensions: Dimensions, folder: Path) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 0, "eos_token_id": 1}))
 
 
-def _write_tokenizer(dimensions: Dimensions, folder: Path) -> None:
+def write_tokenizer(size: int, folder: Path) -> None:
+    """A byte-level tokenizer of `size` tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate(["<s>", "</s>", *alphabet])}
-    vocabulary |= {f"Ġw{index}": index for index in range(len(vocabulary), dimensions.vocab)}
+    vocabulary |= {f"Ġw{index}": index for index in range(len(vocabulary), size)}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
