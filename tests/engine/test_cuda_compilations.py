@@ -13,6 +13,7 @@ from triton.runtime.jit import JITFunction
 
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.kernels.cuda import launch
+from loraplex.engine.delta_net.cuda import CudaDeltaNet
 from loraplex.engine.device import cuda_stream
 from loraplex.engine.device.device import choose_device
 from loraplex.engine.device.stream import Launch
@@ -22,7 +23,7 @@ from loraplex.engine.runner.cuda_runner import CudaRunner
 from loraplex.engine.startup import cuda_warmup
 from loraplex.engine.startup.build import make_loader
 from loraplex.engine.startup.cuda_build import build_cuda_runner
-from loraplex.lora.apply.batch import Extras
+from loraplex.engine.startup.kv_cache_size import state_layers
 from loraplex.lora.residency.pool import AdapterPool
 from tests.ahead_of_time import AbsentDevice
 from tests.checkpoints import make_checkpoint
@@ -32,6 +33,14 @@ from .cuda_double import pretend_cuda
 from .cuda_engine import TINY, small_config
 from .inline_stream import HostMoment, InlineStream
 
+HYBRID: dict[str, Any] = {
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention"],
+    "num_hidden_layers": 2,
+}
 WARM_UP = cuda_warmup.warm_up_cuda
 LENGTH, TOKENS = 96, 80
 CPU = torch.device("cpu")
@@ -113,7 +122,37 @@ def test_no_step_compiles_what_the_warm_up_has_not(
     assert {name for name, key in asked if "enable_fp_fusion" not in key} == set(), "releases have other defaults"
     cuda_warmup._run(runner, config, random_steps(source, sequences))
     for own_logits in (False, True):
-        extras = Extras(cuda_warmup.CHANGED, {}, 327, has_vectors=True, own_logits=own_logits)
+        extras = cuda_warmup._changing(runner.adapters.table, 327, own_logits)
         runner.adapters.table.extras[0] = extras
         cuda_warmup._run(runner, config, random_steps(source, sequences))
+    assert {name for name, _ in asked - warmed} == set()
+
+
+def test_recurrent_layers_compile_nothing_that_the_warm_up_has_not(asked: set[Any], tmp_path: Path) -> None:
+    """With states that are kept on the way and without; their copies are torch's."""
+    sizes = TINY | HYBRID | {"vocab_size": 327}
+    folder = make_checkpoint(tmp_path, "qwen3_5", dtype=torch.bfloat16, **sizes)
+    config = small_config(folder, dtype="bfloat16", max_num_seqs=7, max_num_batched_tokens=TOKENS, max_model_len=LENGTH)
+    model, base = ModelConfig.from_folder(folder), base_signature(folder)
+    decoder = make_loader(model, Checkpoint(folder), choose_device(config, model)).load(LENGTH)
+    states = CudaDeltaNet(state_layers(model)[0], 1, 2, CPU)
+    decoder.attach_states(states)
+    heads = model.attention
+    shape = alike(
+        (heads.num_heads, heads.num_kv_heads),
+        heads.head_dim,
+        [None],
+        num_blocks=2,
+        cache_dtype=torch.bfloat16,
+        number=1,
+    )
+    pool = AdapterPool(base, memory=1 << 16, slots=3, dtype=torch.bfloat16, device=CPU)
+    queues = cuda_stream.Queues(InlineStream(), InlineStream(), Launched, HostMoment)
+    cache = CudaAttention(shape, max_tokens=TOKENS, device=CPU)
+    runner = build_cuda_runner(config, decoder, cache, pool, queues, LENGTH, states)
+    runner.sampler._buffers.results.zero_()
+    WARM_UP(runner, config, LENGTH)
+    warmed = set(asked)
+    assert {"convolve", "keep_inputs", "recur", "gated_norm"} <= {name for name, _ in warmed}
+    cuda_warmup._run(runner, config, random_steps(random.Random(0), 7))
     assert {name for name, _ in asked - warmed} == set()

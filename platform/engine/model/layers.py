@@ -4,6 +4,7 @@ Shapes: T new tokens, C hidden size.
 """
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -145,8 +146,10 @@ class DeltaNet:
     def apply(self, x: torch.Tensor, cast: Float8Rows | None, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """The sequences' states are brought to their last tokens on the way."""
         assert self.states is not None
-        parts = torch.split(self.inputs.apply(x, batch, cast), self.widths, dim=1)
-        projections = Projections(*(part.contiguous() for part in parts))
+        read, ends = self.inputs.apply(x, batch, cast), list(accumulate(self.widths))
+        projections = Projections(
+            *(read[:, end - width : end].contiguous() for width, end in zip(self.widths, ends, strict=True))
+        )
         return self.output.apply(self.states.mix(self.place, projections, self.weights, batch), batch)
 
     def linears(self) -> tuple[LoraLinear, ...]:

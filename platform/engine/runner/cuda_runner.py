@@ -9,6 +9,7 @@ import torch
 
 from ..attention.cuda import CudaBackend
 from ..batch import Batch
+from ..delta_net.backend import DeltaNetBackend
 from ..device.device_time import DeviceTime
 from ..device.host_transfer import Arrival, HostTransfer
 from ..kernels.cuda.placeholders import resolve
@@ -42,6 +43,8 @@ class CudaRunner:
     device_time: DeviceTime
     clipped: torch.Tensor
     """[1, tokens] int64: Batch.clipped of the last step, summed over the layers."""
+    states: DeltaNetBackend | None = None
+    """Of a model with recurrent layers."""
     depth: int = 2
 
     @torch.inference_mode()
@@ -49,6 +52,9 @@ class CudaRunner:
         started = time.perf_counter()
         if plan.copies:
             self.cache.copy_blocks(plan.copies)
+        if plan.state_copies:
+            assert self.states is not None
+            self.states.copy_states(plan.state_copies)
         asked = self.sampler.prepare(plan.sample_rows())
         shape = self.inputs.write(plan.scheduled, self.adapters, self.cache.is_uneven, asked.records)
         handle = (self._decode if shape.is_decode else self._compute)(plan, shape, asked)

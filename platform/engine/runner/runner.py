@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ..attention.backend import AttentionBackend
-from ..batch import Batch
+from ..batch import Batch, StateSlots
 from ..delta_net.backend import DeltaNetBackend
 from ..kernels.token_layout import lay_out
 from ..model.decoder import Decoder
@@ -87,9 +87,12 @@ class ModelRunner:
             block_tables=torch.from_numpy(tables),
             sample_rows=torch.from_numpy(wanted_rows(scheduled, query_starts)),
             lora=lora,
-            states=None if self._states is None else state_slots(scheduled, query_starts),
+            states=None if self._states is None else self._state_slots(scheduled, query_starts),
         )
         return batch, stale
+
+    def _state_slots(self, scheduled: list[Scheduled], query_starts: np.ndarray) -> StateSlots:
+        return StateSlots(*map(torch.from_numpy, state_slots(scheduled, query_starts)))
 
     def _prompt_logprobs(self, scheduled: list[Scheduled], logits: torch.Tensor) -> dict[int, list[TokenLogprob]]:
         return {

@@ -14,20 +14,23 @@ from loraplex.lora.apply.batch import NO_SLOT, LoraBatch, PageTable
 from loraplex.lora.apply.step_buffers import StepAdapters, StepLists, list_words, lists_of_rows
 from loraplex.lora.files.manifest import HEAD
 
-from ..batch import Batch
+from ..batch import Batch, StateSlots
 from ..device.staging import Staging
 from ..device.stream import Stream
 from ..kernels.cuda.sampling.layout import IDLE, RECORD
+from ..kv_cache.keyed_pool import PADDING
 from ..scheduler.plan import Scheduled
 from ..scheduler.sequence import Sequence
 from .adapter_batches import AdapterBatches
 from .block_tables import BlockTables
 from .graph_pool import pad_size, size_ladder
-from .step_layout import KNOWN, AdapterSlots, list_tokens, place_tokens, wanted_rows
-from .token_layout import lay_out
+from .step_layout import KNOWN, AdapterSlots, list_tokens, place_tokens, state_slots, wanted_rows
+from .token_layout import Ints, lay_out
 
 NOT_WRITTEN = -1
 """In slot_mapping of the padding."""
+MOST_KEPT = 3
+"""States of a sequence that a step keeps on the way: see scheduler/sequence_states.py."""
 NO_RECORDS = np.empty((0, RECORD), np.int64)
 
 
@@ -49,6 +52,8 @@ class StepShape:
     """As in Batch."""
     stale: frozenset[int] = frozenset()
     """As of StepResult."""
+    kept: int = 0
+    """Recurrent states that are kept on the way."""
 
     @property
     def lora_rounds(self) -> int:
@@ -69,12 +74,21 @@ class StepInputs:
         blocks: int,
         block_size: int,
         rounds: int = 1,
+        has_states: bool = False,
     ) -> None:
+        """has_states: of a model with recurrent layers."""
         words = list_words(table, tokens)
         device = table.arena.device
         per_token = dict.fromkeys(("token_ids", "positions", "slot_mapping"), ((tokens,), torch.int64))
         # What differs in length stands at both ends: a copy begins at the last round that acts.
         lists = {f"lora {number}": ((words,), torch.int32) for number in reversed(range(rounds))}
+        states = {
+            "state_slots": ((sequences,), torch.int32),
+            "kept_starts": ((sequences + 1,), torch.int32),
+            "kept_tokens": ((MOST_KEPT * sequences,), torch.int32),
+            "kept_slots": ((MOST_KEPT * sequences,), torch.int32),
+        }
+        self._has_states = has_states
         arrays = {
             **lists,
             **per_token,
@@ -83,6 +97,7 @@ class StepInputs:
             "query_starts": ((sequences + 1,), torch.int32),
             "context_lengths": ((sequences,), torch.int32),
             "slots": ((tokens,), torch.int32),
+            **(states if has_states else {}),
             "parameters": ((sequences, RECORD), torch.int64),
             "block_tables": ((sequences, blocks), torch.int32),
         }
@@ -135,6 +150,8 @@ class StepInputs:
         _fill(host["context_lengths"], context_lengths, shape.sequences, 0)
         _fill(host["sample_rows"], rows, shape.rows, 0)
         _fill(host["parameters"], records, shape.rows, IDLE)
+        if self._has_states:
+            shape = replace(shape, kept=_fill_states(host, shape, state_slots(scheduled, query_starts)))
         # What no sequence has come to keeps what it held: zeros for a context of 131,072 are 32 KiB a sequence.
         host["block_tables"][: len(tables), : tables.shape[1]] = tables
         first = "token_ids"
@@ -162,6 +179,7 @@ class StepInputs:
             sample_rows=tensors["sample_rows"][: shape.rows],
             lora=shape.lora,
             uneven=shape.uneven,
+            states=self._state_slots(shape) if self._has_states else None,
         )
 
     def judged(self, shape: StepShape, rows: slice) -> Batch:
@@ -172,6 +190,15 @@ class StepInputs:
             head = self._lists_of(lora, shape.wanted[rows])
             batch.lora = replace(lora, arrays=lora.arrays._replace(head=head))
         return batch
+
+    def _state_slots(self, shape: StepShape) -> StateSlots:
+        tensors = self._tensors
+        return StateSlots(
+            slots=tensors["state_slots"][: shape.sequences],
+            kept_starts=tensors["kept_starts"][: shape.sequences + 1],
+            kept_tokens=tensors["kept_tokens"][: shape.kept],
+            kept_slots=tensors["kept_slots"][: shape.kept],
+        )
 
     def placeholders(self, shape: StepShape) -> tuple[torch.Tensor, torch.Tensor]:
         """token_ids [T] on the device, and [T] int32 of which row that the step before drew each is to become before
@@ -193,6 +220,18 @@ class StepInputs:
 
     def _lists_of(self, lora: LoraBatch, rows: np.ndarray) -> list[StepLists]:
         return lists_of_rows(lora, torch.from_numpy(rows), self.lora[0])
+
+
+def _fill_states(host: dict[str, np.ndarray], shape: StepShape, arrays: tuple[Ints, Ints, Ints, Ints]) -> int:
+    """How many are kept. Padding is in the padding slot."""
+    slots, starts, kept_tokens, kept_slots = arrays
+    kept = len(kept_slots)
+    assert not (kept and shape.is_decode), "what is kept ends before a token that draws"
+    _fill(host["state_slots"], slots, shape.sequences, PADDING)
+    _fill(host["kept_starts"], starts, shape.sequences + 1, kept)
+    _fill(host["kept_tokens"], kept_tokens, kept, 0)
+    _fill(host["kept_slots"], kept_slots, kept, PADDING)
+    return kept
 
 
 def _fill(array: np.ndarray, values: np.ndarray | list[int], end: int, padding: int) -> None:

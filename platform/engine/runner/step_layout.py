@@ -14,7 +14,6 @@ import torch
 from loraplex.lora.apply.batch import NO_SLOT, LoraBatch, PageTable
 from loraplex.lora.residency.epochs import StaleError
 
-from ..batch import StateSlots
 from ..scheduler.plan import Scheduled
 from ..scheduler.sequence import Sequence
 from .token_layout import Ints
@@ -76,8 +75,8 @@ def block_tables(scheduled: list[Scheduled]) -> np.ndarray:
     return tables
 
 
-def state_slots(scheduled: list[Scheduled], query_starts: np.ndarray) -> StateSlots:
-    """Of a model with recurrent layers, whose sequences each hold a state."""
+def state_slots(scheduled: list[Scheduled], query_starts: np.ndarray) -> tuple[Ints, Ints, Ints, Ints]:
+    """The fields of StateSlots, of a model with recurrent layers, whose sequences each hold a state."""
     kept = [
         (query_starts[index] + it.position - item.start - 1, it.slot)
         for index, item in enumerate(scheduled)
@@ -86,8 +85,7 @@ def state_slots(scheduled: list[Scheduled], query_starts: np.ndarray) -> StateSl
     counts = [0, *[len(item.kept) for item in scheduled]]
     tokens, slots = np.array(kept, np.int32).reshape(-1, 2).T.copy()
     own = np.array([item.sequence.state for item in scheduled], np.int32)
-    starts = np.cumsum(counts, dtype=np.int32)
-    return StateSlots(*map(torch.from_numpy, (own, starts, tokens, slots)))
+    return own, np.cumsum(counts, dtype=np.int32), tokens, slots
 
 
 def wanted_rows(scheduled: list[Scheduled], query_starts: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from ..attention.backend import AttentionBackend
 from ..attention.cuda import CudaAttention, CudaBackend, MixedCudaAttention, cuda_attention
 from ..config import EngineConfig
 from ..delta_net.backend import DeltaNetBackend
+from ..delta_net.cuda import CudaDeltaNet
 from ..device import cuda_stream
 from ..device.device import Device
 from ..device.device_time import DeviceTime
@@ -50,8 +51,6 @@ class CudaBuilder:
         self._queues = cuda_stream.open_queues(device.device)
 
     def load(self, loader: DecoderLoader, max_model_len: int, cache: WeightsCache | None) -> tuple[Decoder, str]:
-        if loader.config.spec.recurrent_layers():
-            raise ValueError("models with recurrent layers run on the CPU so far; set device to cpu")
         form = cuda_form(loader.device, loader.online, loader.scheme.activations)
         with no_room("the weights were loaded", "set quantization to int4 or fp8"), self._profile.weights():
             return load_decoder(loader, max_model_len, cache, form)
@@ -69,7 +68,8 @@ class CudaBuilder:
         """With buffers of their own, as large as those that will serve, over a cache of the padding block."""
         with self._profile.activations():
             adapters = loaded.reserve_adapters(memory=0, host_memory=0)
-            runner = self._runner(loaded, self._cache(loaded, LEAST_BLOCKS), adapters)
+            states = self.reserve_states(loaded, LEAST_BLOCKS)
+            runner = self._runner(loaded, self._cache(loaded, LEAST_BLOCKS), states, adapters)
             cuda_warmup.run_largest(runner, self._config, loaded.max_model_len)
         with self._profile.graph_pool():
             cuda_warmup.run_largest_decode(runner, self._config)
@@ -80,14 +80,18 @@ class CudaBuilder:
             return self._cache(loaded, blocks)
 
     def reserve_states(self, loaded: Loaded, slots: int) -> DeltaNetBackend | None:
-        return None
+        shape = loaded.state_shape()
+        if shape is None:
+            return None
+        with no_room("the states of recurrent layers were reserved", self._smaller_share()):
+            return CudaDeltaNet(shape, len(loaded.model.spec.recurrent_layers()), slots, loaded.device.device)
 
     def make_runner(
         self, loaded: Loaded, cache: AttentionBackend, states: DeltaNetBackend | None, adapters: AdapterPool
     ) -> tuple[Runner, str]:
         assert isinstance(cache, CudaAttention | MixedCudaAttention)
         with no_room("steps were captured", self._smaller_share(), self._fewer_sequences()):
-            runner = self._runner(loaded, cache, adapters)
+            runner = self._runner(loaded, cache, states, adapters)
             before = self._profile.taken()
             cuda_warmup.warm_up_cuda(runner, self._config, loaded.max_model_len)
             taken = self._profile.taken() - before
@@ -98,8 +102,12 @@ class CudaBuilder:
         shape, device = loaded.cache_shape(blocks), loaded.device.device
         return cuda_attention(shape, max_tokens=self._config.most_step_tokens, device=device)
 
-    def _runner(self, loaded: Loaded, cache: CudaBackend, adapters: AdapterPool) -> CudaRunner:
-        return build_cuda_runner(self._config, loaded.decoder, cache, adapters, self._queues, loaded.max_model_len)
+    def _runner(
+        self, loaded: Loaded, cache: CudaBackend, states: DeltaNetBackend | None, adapters: AdapterPool
+    ) -> CudaRunner:
+        loaded.decoder.attach_states(states)
+        arguments = self._config, loaded.decoder, cache, adapters, self._queues, loaded.max_model_len
+        return build_cuda_runner(*arguments, states)
 
     def _smaller_share(self) -> str:
         return f"lower gpu_memory_utilization, now {self._config.gpu_memory_utilization:g}"
@@ -125,7 +133,7 @@ def most_graphs(config: EngineConfig) -> int:
 
 def build_cuda_runner(
     config: EngineConfig, decoder: Decoder, cache: CudaBackend, adapters: AdapterSlots, queues: cuda_stream.Queues,
-    max_model_len: int,
+    max_model_len: int, states: DeltaNetBackend | None = None,
 ) -> CudaRunner:  # fmt: skip
     """Nothing is compiled or captured yet. ValueError for a vocabulary that the sampler does not take."""
     table, vocab_size = adapters.table, len(decoder.embedding.table)
@@ -141,6 +149,7 @@ def build_cuda_runner(
         blocks=blocks_of(max_model_len, config.block_size),
         block_size=config.block_size,
         rounds=MAX_ADAPTERS,
+        has_states=states is not None,
     )
     return CudaRunner(
         decoder=decoder,
@@ -154,4 +163,5 @@ def build_cuda_runner(
         host_transfer=host_transfer,
         device_time=DeviceTime(queues.mark),
         clipped=torch.zeros(1, tokens, dtype=torch.int64, device=device),
+        states=states,
     )

@@ -8,11 +8,13 @@ from loraplex.lora.apply.batch import Extras, PageTable
 from loraplex.lora.files.manifest import EMBEDDING, HEAD
 
 from ..config import EngineConfig
+from ..kv_cache.keyed_pool import PADDING
+from ..kv_cache.prefix import BlockKey
 from ..protocol import AdapterRef, GenerateRequest
 from ..runner.cuda_runner import CudaRunner
 from ..runner.graph_pool import size_ladder
 from ..sampling_params import SamplingParams
-from ..scheduler.plan import Scheduled, StepPlan
+from ..scheduler.plan import Kept, Scheduled, StepPlan
 from ..scheduler.sequence import Request
 from .kv_cache_size import blocks_of
 
@@ -50,6 +52,8 @@ def warm_up_cuda(runner: CudaRunner, config: EngineConfig, max_model_len: int) -
         _run(runner, config, (step for size in {2, most} for step in _prompts(size, config, max_model_len)))
     del table.extras[0]
     runner.cache.copy_blocks([(0, 0)])
+    if runner.states is not None:
+        runner.states.copy_states([(PADDING, PADDING)])
 
 
 def _changing(table: PageTable, vocab_size: int, own_logits: bool) -> Extras:
@@ -72,7 +76,16 @@ def _run(runner: CudaRunner, config: EngineConfig, steps: Iterable[Step]) -> Non
     idle = replace(runner, adapters=FirstSlot(runner.adapters.table))
     for counts, params, adapter in steps:
         plan = StepPlan([_scheduled(count, params, adapter, config.block_size) for count in counts])
+        if runner.states is not None:
+            _hold_states(plan)
         idle.submit(plan).result()
+
+
+def _hold_states(plan: StepPlan) -> None:
+    """All in the padding slot; of a prompt that has several tokens one is kept on the way."""
+    for item in plan.scheduled:
+        item.sequence.state = PADDING
+        item.kept = [Kept(1, PADDING, BlockKey(b"", b""))] if item.count > 1 else []
 
 
 def _decodes(config: EngineConfig) -> Iterator[Step]:

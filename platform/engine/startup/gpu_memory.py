@@ -62,13 +62,14 @@ class MemorySplit:
     @property
     def unused(self) -> int:
         """Allowed, and nobody's: less than a block, unless a size of the cache was set."""
-        return self.allowed - self.seen.fixed - self.adapters - self.cache.bytes
+        return self.allowed - self.seen.fixed - self.adapters - self.cache.bytes - self.cache.state_bytes
 
     @property
     def words(self) -> str:
         seen = self.seen
         parts = {"weights": seen.weights, "activations": seen.activations, "CUDA graphs": seen.graphs}
         parts |= {"graph pool": seen.graph_pool, "adapters": self.adapters, "KV cache": self.cache.bytes}
+        parts |= {"recurrent states": self.cache.state_bytes} if self.cache.state_bytes else {}
         return ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items()) + (
             f"; of {gigabytes(self.allowed)} allowed, {gigabytes(seen.total)} in all"
         )
@@ -112,7 +113,7 @@ def split_memory(
     cache = plan_blocks(config, model, cache_dtype, max(0, left - adapters), static_scales)
     split = MemorySplit(seen, allowed, adapters, cache)
     least = LEAST_BLOCKS * block_bytes(model, config.block_size, cache_dtype, static_scales)
-    wanted = max(least, cache.bytes)
+    wanted = max(least, cache.bytes) + cache.state_bytes
     if left - adapters < wanted:
         raise ValueError(_refusal(config, model, split, wanted, cache_dtype))
     if cache.num_blocks < LEAST_BLOCKS:

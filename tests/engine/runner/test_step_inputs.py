@@ -15,13 +15,14 @@ from loraplex.engine.device.staging import ALIGNMENT, Staging
 from loraplex.engine.device.stream import Graph, Launch
 from loraplex.engine.kernels.cuda.placeholders import resolve_reference
 from loraplex.engine.kernels.cuda.sampling.layout import IDLE, RECORD
+from loraplex.engine.kv_cache.prefix import BlockKey
 from loraplex.engine.protocol import AdapterRef
 from loraplex.engine.runner.cuda_runner import CudaRunner
 from loraplex.engine.runner.graph_pool import PATIENCE, GraphKey, GraphPool, pad_size, size_ladder
 from loraplex.engine.runner.step_inputs import NO_RECORDS, StepInputs
 from loraplex.engine.runner.step_layout import judged
 from loraplex.engine.sampling.cuda.sampler import RowNeeds
-from loraplex.engine.scheduler.plan import Scheduled, StepPlan
+from loraplex.engine.scheduler.plan import Kept, Scheduled, StepPlan
 from loraplex.lora.apply.batch import PageTable
 
 from ..virtual_stream import VirtualStream
@@ -65,6 +66,28 @@ def test_a_decode_step_is_padded_to_the_ladder(inputs: StepInputs, stream: Virtu
     assert batch.block_tables.tolist() == [[7, 2, 0, 0, 0], [3, 0, 0, 0, 0], [4, 0, 0, 0, 0], [0] * 5]
     assert batch.sample_rows.tolist() == [0, 1, 2, 0]
     assert shape.lora_rounds == 0
+
+
+def test_states_are_padded_with_the_padding_slot(stream: VirtualStream) -> None:
+    inputs = StepInputs(Slots().table, stream, tokens=12, sequences=6, blocks=5, block_size=4, has_states=True)
+    decodes = [decode([1, 2, 3, 4, 5], [7, 2]), decode([6], [3]), decode([8, 9], [4])]
+    for item, slot in zip(decodes, (5, 2, 9), strict=True):
+        item.sequence.state = slot
+    shape = inputs.write(decodes, Slots())
+    stream.record().synchronize()
+    found = inputs.batch(shape).states
+    assert found is not None
+    assert (found.slots.tolist(), found.kept_starts.tolist()) == ([5, 2, 9, 0], [0, 0, 0, 0, 0])
+    assert len(found.kept_tokens) == len(found.kept_slots) == 0
+    addresses = found.slots.data_ptr(), found.kept_starts.data_ptr()
+    chunk = Scheduled(sequence([8, 7, 6, 5, 4, 3, 2], [3, 9]), start=2, count=4, sample=False)
+    chunk.sequence.state, chunk.kept = 1, [Kept(4, 8, BlockKey(b"", b"")), Kept(6, 3, BlockKey(b"", b""))]
+    shape = inputs.write([decodes[0], chunk], Slots())
+    stream.record().synchronize()
+    found = inputs.batch(shape).states
+    assert found is not None and (found.slots.data_ptr(), found.kept_starts.data_ptr()) == addresses
+    assert (found.slots.tolist(), found.kept_starts.tolist()) == ([5, 1], [0, 0, 2])
+    assert (found.kept_tokens.tolist(), found.kept_slots.tolist()) == ([2, 4], [8, 3])
 
 
 class Contexts:
