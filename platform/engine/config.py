@@ -18,7 +18,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: str = ""
     """Folder of another tokenizer than the model's; empty: the model's."""
     served_name: str = ""
-    classifier_from_token: tuple[str, ...] = ()
+    classifier_from_token: list[str] = []
     """The false and the true token of a reranker that judges by them and does not say so itself."""
     device: str = "auto"
     """auto, cpu or cuda."""

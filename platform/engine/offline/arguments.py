@@ -60,7 +60,7 @@ def _without_overrides(given: Mapping[str, Any]) -> dict[str, Any]:
     """vLLM's hf_overrides as our own argument."""
     others = {name: value for name, value in given.items() if name != "hf_overrides"}
     tokens = tokens_of_overrides(given.get("hf_overrides"))
-    return others | ({"classifier_from_token": tuple(tokens)} if tokens else {})
+    return others | ({"classifier_from_token": tokens} if tokens else {})
 
 
 def _unknown(name: str) -> str:

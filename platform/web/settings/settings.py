@@ -394,6 +394,9 @@ class Settings(BaseSettings):
 
 
 def _plain(value: object) -> Any:
+    """As JSON has it."""
+    if isinstance(value, tuple):
+        return [*value]
     return int(value) if isinstance(value, ByteSize) else value
 
 

@@ -261,3 +261,11 @@ def test_folders_are_a_list_or_a_path_like_text(tmp_path: Path, monkeypatch: pyt
     assert Settings().adapter_folders == ()
     with pytest.raises(ValidationError, match="runs is not an absolute path"):
         Settings(adapter_folders="runs")
+
+
+def test_what_the_engine_is_told_is_the_same_as_json(tmp_path: Path) -> None:
+    """A certificate's job carries it, and refuses what is not exactly what it wrote."""
+    config = Settings(data_dir=tmp_path, classifier_from_token="no,yes").engine_config(tmp_path)  # type: ignore[arg-type]
+    assert config.classifier_from_token == ["no", "yes"]
+    for one in (config, EngineConfig(model="m")):
+        assert msgspec.to_builtins(one) == msgspec.json.decode(msgspec.json.encode(one))
