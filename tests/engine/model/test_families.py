@@ -57,3 +57,10 @@ def test_a_new_family_is_one_file(tmp_path: Path) -> None:
     [output] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=1), adapter="adapter", use_tqdm=False)
     assert output.outputs[0].token_ids == expected
     assert len(MADE_UP.splitlines()) < 60
+
+
+def test_the_page_of_models_names_every_family() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    names = {found.name for found in architectures().values() if found.task == "generate"}
+    missing = [name for name in sorted(names) if f"| `{name}ForCausalLM` |" not in page]
+    assert not missing, "run python -m docs.models_table"

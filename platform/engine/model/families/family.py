@@ -28,6 +28,8 @@ class Family:
     `describe` then gets `text_config` with what only the whole says."""
     other_names: Mapping[str, str] = field(default_factory=dict)
     """Architectures that generate text, in full, where they are called otherwise -> which of `names` they are."""
+    hub: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Which of `names` -> examples on the hub, for people."""
     length_field: str = "max_position_embeddings"
     """Of config.json: the tokens that the model was made for."""
 

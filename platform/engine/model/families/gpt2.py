@@ -60,5 +60,9 @@ def _layer(raw: Raw, size: int, eps: float, layer: int) -> LayerSpec:
 
 
 FAMILY: Final = Family(
-    names=("GPT2",), describe=_describe, length_field="n_positions", other_names={"GPT2LMHeadModel": "GPT2"}
+    names=("GPT2",),
+    describe=_describe,
+    hub={"GPT2": ("openai-community/gpt2",)},
+    length_field="n_positions",
+    other_names={"GPT2LMHeadModel": "GPT2"},
 )

@@ -15,4 +15,8 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
     return text_model(raw, [layer] * positive(raw, "num_hidden_layers"), norm)
 
 
-FAMILY: Final = Family(names=("Llama",), describe=_describe)
+FAMILY: Final = Family(
+    names=("Llama",),
+    describe=_describe,
+    hub={"Llama": ("meta-llama/Llama-3.2-1B-Instruct", "TinyLlama/TinyLlama-1.1B-Chat-v1.0")},
+)

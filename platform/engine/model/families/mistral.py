@@ -18,4 +18,11 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
     return text_model(raw, layers, norm)
 
 
-FAMILY: Final = Family(names=("Mistral", "Ministral"), describe=_describe)
+FAMILY: Final = Family(
+    names=("Mistral", "Ministral"),
+    describe=_describe,
+    hub={
+        "Mistral": ("mistralai/Mistral-7B-Instruct-v0.3",),
+        "Ministral": ("mistralai/Ministral-8B-Instruct-2410",),
+    },
+)

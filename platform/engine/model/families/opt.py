@@ -77,4 +77,4 @@ def _norm(path: str, size: int) -> NormSpec:
     return NormSpec(path, size, EPS, is_layer_norm=True)
 
 
-FAMILY: Final = Family(names=("OPT",), describe=_describe)
+FAMILY: Final = Family(names=("OPT",), describe=_describe, hub={"OPT": ("facebook/opt-125m", "facebook/opt-350m")})

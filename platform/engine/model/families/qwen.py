@@ -44,4 +44,8 @@ def _windows(raw: Raw) -> list[int | None]:
     return [windows[kind] for kind in types]
 
 
-FAMILY: Final = Family(names=("Qwen2", "Qwen3"), describe=_describe)
+FAMILY: Final = Family(
+    names=("Qwen2", "Qwen3"),
+    describe=_describe,
+    hub={"Qwen2": ("Qwen/Qwen2.5-0.5B-Instruct",), "Qwen3": ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-Embedding-0.6B")},
+)

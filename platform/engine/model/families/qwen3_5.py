@@ -106,4 +106,9 @@ def _delta_net(raw: Raw, size: int, eps: float) -> DeltaNetSpec:
     )
 
 
-FAMILY: Final = Family(names=("Qwen3_5",), describe=_describe, text_of={"Qwen3_5ForConditionalGeneration": "Qwen3_5"})
+FAMILY: Final = Family(
+    names=("Qwen3_5",),
+    describe=_describe,
+    text_of={"Qwen3_5ForConditionalGeneration": "Qwen3_5"},
+    hub={"Qwen3_5": ("Qwen/Qwen3.5-0.8B",)},
+)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 import torch
@@ -31,6 +31,22 @@ ADAPTERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "rank12": {"rank": 12, "kinds": "all-linear", "use_rslora": True, "alpha": 5.0},
 }
 """Mixed ranks on every linear of the layers."""
+
+
+class Shown(NamedTuple):
+    """What a check has shown, for docs/models.md."""
+
+    architecture: str
+    targets: tuple[str, ...] = ()
+    """Last names of the modules that adapters were on."""
+    weights: str = ""
+    """How they were quantized as they were loaded."""
+    keys: str = ""
+    """The dtype of the cache."""
+
+
+SHOWN: Final[list[Shown]] = []
+"""Since the test began."""
 
 
 @dataclass
@@ -110,6 +126,7 @@ def check_mixed_batch(family: Family) -> None:
     for prompt, expected in zip(family.prompts, family.logits, strict=True):
         found = torch.stack([seen[tuple(prompt), position] for position in range(NEW_TOKENS)])
         assert (found - expected).abs().max() < TOLERANCE * max(1.0, float(expected.abs().max()))
+    SHOWN.append(Shown(_architecture(family), _targets(family)))
 
 
 def check_chunks_and_preemption(family: Family) -> None:
@@ -182,8 +199,14 @@ def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in outputs]
 
 
-def spec_of(family: Family) -> ModelConfig:
-    return ModelConfig.from_folder(family.base)
+def _architecture(family: Family) -> str:
+    return ModelConfig.from_folder(family.base).architecture
+
+
+def _targets(family: Family) -> tuple[str, ...]:
+    files = [load_file(folder / "adapter_model.safetensors") for folder in family.adapters.values()]
+    names = {name.split(".lora_", 1)[0] for tensors in files for name in tensors if ".lora_" in name}
+    return tuple({name.rpartition(".")[2] for name in names})
 
 
 @torch.inference_mode()
