@@ -47,6 +47,12 @@ class Checkpoint:
             prefix, _, suffix = name.rpartition(".")
             self._suffixes.setdefault(prefix, []).append(suffix)
 
+    @property
+    def left_out_words(self) -> str:
+        """For the log, behind what was loaded; empty: nothing was left out."""
+        parts = [f"{what} ({count:,} tensors)" for what, count in self.left_out.items()]
+        return f"; without {', '.join(parts)}, which are not served" if parts else ""
+
     def _rename(self, spec: ModelSpec) -> None:
         """To the names of the text model, without what else there is."""
         named: dict[str, tuple[Any, str]] = {}

@@ -81,6 +81,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         scales = choose_scales(config, model, cache_dtype, checkpoint, base.fingerprint)
         loader = make_loader(model, checkpoint, device)
         decoder, stage.words = builder.load(loader, max_model_len, weights_cache)
+        stage.words += checkpoint.left_out_words
     loaded = Loaded(
         config=config,
         files=files.until(LoadedFiles.seen(config)),

@@ -133,6 +133,7 @@ def test_the_folder_of_the_whole_model_serves_its_text_part(tmp_path: Path) -> N
     _name_modules(tmp_path / "adapter")
     checkpoint = Checkpoint(base, ModelConfig.from_folder(base).spec)
     assert set(checkpoint.left_out) == {"the vision encoder", "the layers that predict several tokens at once"}
+    assert checkpoint.left_out_words.startswith("; without the ")
     with LLM(base, {"one": tmp_path / "adapter"}, max_model_len=80, num_kv_blocks=64, num_threads=1) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
         outputs = llm.generate([prompt, prompt], params, adapter=["one", None], use_tqdm=False)
