@@ -109,12 +109,16 @@ class CudaAttention:
             rotary.cos, rotary.sin, rotary.query_norm, rotary.key_norm, rotary.eps, rotary.interleaved,
             rotary.value_norm, rotary.query_scale,
         )  # fmt: skip
-        self._write(layer, query, heads, turn, batch, _own_norms(batch.lora, rotary, self._number(layer)))
+        self._write(layer, query, heads, turn, batch, self._own_norms(layer, rotary, batch.lora))
         return query
 
-    def _number(self, layer: int) -> int:
-        number = self.layers[layer].number
-        return layer if number is None else number
+    def _own_norms(self, layer: int, rotary: Rotary, lora: LoraBatch | None) -> OwnNorms | None:
+        if lora is None or rotary.query_norm is None or not lora.changed.intersection(rotary.norm_kinds):
+            return None
+        table, (query, key), number = lora.table, rotary.norm_kinds, self.layers[layer].number
+        rows = table.row(query), table.row(key or query)  # without keys of its own, no program looks for theirs
+        ordinal = table.ordinal(query, layer if number is None else number)
+        return OwnNorms(lora.arrays.slots, table.floats, table.vectors, ordinal, *rows)
 
     def _write(
         self, layer: int, query: torch.Tensor, heads: torch.Tensor, turn: Turn, batch: Batch,
@@ -175,11 +179,3 @@ class MixedCudaAttention(MixedAttention):
     def is_uneven(self, lengths: np.ndarray) -> bool:
         """For any of them; the others cut their keys as well then."""
         return any(group.is_uneven(lengths) for group in self._groups)
-
-
-def _own_norms(lora: LoraBatch | None, rotary: Rotary, layer: int) -> OwnNorms | None:
-    if lora is None or not lora.changed.intersection(rotary.norm_kinds):
-        return None
-    table, (query, key) = lora.table, rotary.norm_kinds
-    rows = table.row(query), table.row(key or query)  # without keys of its own, no program looks for theirs
-    return OwnNorms(lora.arrays.slots, table.floats, table.vectors, table.ordinal(query, layer), *rows)

@@ -297,7 +297,9 @@ def test_what_other_families_do_to_heads_spills_nothing(
     query = torch.empty(64, HEADS, 128, dtype=BF16)
     for count in (HEADS + 2 * KV_HEADS, HEADS):
         heads = torch.empty(64, count, 128, dtype=BF16)
-        launch.write_heads(query, heads, empty_layer(dtype, 128), TURNS[kind], place, place, None)
+        own = launch.OwnNorms(place.int(), NORM, torch.empty(8, 14, dtype=torch.int64), 16, 12, 13)
+        for norms in (None, own) if TURNS[kind].query_norm is not None else (None,):
+            launch.write_heads(query, heads, empty_layer(dtype, 128), TURNS[kind], place, place, None, norms)
     for kernel in kernels["rotate_and_write"].compiled:
         used = resources(kernel.asm["cubin"], tmp_path)
         assert used["STACK"] == used["LOCAL"] == 0 and used["REG"] * 32 * kernel.metadata.num_warps <= 64 * 1024

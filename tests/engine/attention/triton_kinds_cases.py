@@ -1,6 +1,7 @@
 """Every kind of attention of the CUDA backend in triton's interpreter, as `triton_cases.py` has the rest."""
 
 import itertools
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -11,6 +12,7 @@ from loraplex.engine.attention.cuda import MixedCudaAttention, cuda_attention
 from loraplex.engine.attention.eight_bits import LARGEST
 from loraplex.engine.attention.kernels.cuda import launch
 from loraplex.engine.attention.reference import ReferenceAttention
+from loraplex.engine.batch import single_tokens
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .paged_cases import TOLERANCE, fill_both, make_backends, widen_table
@@ -78,6 +80,33 @@ def test_heads_before_attention(kind: str, head_dim: int) -> None:
         lines = stored[1].transpose(1, 2).flatten(0, 1)
         wanted = backends[1]._caches[1][place, batch.slot_mapping]
         torch.testing.assert_close(lines[batch.slot_mapping], wanted, rtol=3e-6, atol=3e-6)
+
+
+@pytest.mark.parametrize("norms", ["single", "whole"])
+def test_adapters_bring_norms_of_their_own(norms: str) -> None:
+    """The first that of queries, the second both, the last token's adapter none; of the model's second layer."""
+    cuda, reference = make_backends((14, 2))
+    rotary, batch = make_rotary(64, turned=32, norms=norms), make_batch([(0, 3), (50, 1)])
+    assert rotary.query_norm is not None and rotary.key_norm is not None
+    sizes = len(rotary.query_norm), len(rotary.key_norm)
+    floats, qkv = random(20 * max(sizes), seed=9), random(4, 18 * 64)
+    vectors = torch.tensor([[-1, 16, -1], [-1, 5 * max(sizes), 10 * max(sizes)], [-1, -1, -1]])
+    slots = torch.tensor([0, 1, 2, -1], dtype=torch.int32)
+    own = launch.OwnNorms(slots, floats, vectors, layer=1, query_kind=1, key_kind=2)
+    query = torch.empty(4, 14, 64)
+    turn = launch.Turn(rotary.cos, rotary.sin, rotary.query_norm, rotary.key_norm, rotary.eps)
+    cuda._write(1, query, qkv.view(4, 18, 64), turn, batch, own)
+    for token, pages in enumerate([*vectors[:, 1:].tolist(), [-1, -1]]):
+        brought = [floats[page + 2 * size :][:size] for page, size in zip(pages, sizes, strict=True)]
+        weights = [old if page < 0 else new for page, old, new in
+                   zip(pages, (rotary.query_norm, rotary.key_norm), brought, strict=True)]  # fmt: skip
+        changed = replace(rotary, query_norm=weights[0], key_norm=weights[1])
+        single = single_tokens(batch, torch.tensor([token]))
+        expected = reference.rotate_and_write(1, qkv[[token]], changed, single)[0]
+        torch.testing.assert_close(query[token], expected, rtol=3e-6, atol=3e-6)
+        stored = cuda._key[1].transpose(1, 2).flatten(0, 1)[batch.slot_mapping[token]]
+        wanted = reference._caches[1][0, batch.slot_mapping[token]]
+        torch.testing.assert_close(stored, wanted, rtol=3e-6, atol=3e-6)
 
 
 def mixed_pair(**fields: Any) -> tuple[AttentionBackend, ReferenceAttention]:

@@ -180,7 +180,6 @@ def write_heads(
     key, value = (_bytes(part) if stored else part for part in (layer.key, layer.value))
     norm, none = turn.query_norm if kv_heads == 0 else turn.key_norm, layer.static
     is_whole = norm is not None and len(norm) > size
-    assert not (is_whole and own), "adapters bring norms of single heads alone"
     tensors = turn.cos, turn.sin, turn.query_norm, turn.key_norm, turn.query_scale
     adapters, floats, vectors, number, query_kind, key_kind = own or (none, none, none, 0, 0, 0)
     if tokens:

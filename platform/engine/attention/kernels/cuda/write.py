@@ -36,8 +36,8 @@ def rotate_and_write(
     negative is not written. LANES: half a head, padded to a power of two. PAIRS: rope turns neighbours. WHOLE: one norm
     over all query heads, query_norm [H, D], and one over all keys; else [D]. VALUE_NORM: one over each value. SCALED:
     query_scale [positions] multiplies queries. OWN: adapters [T], the slot of each token or -1, may bring weights of
-    the norms, pages [layers, 2, D] of floats where vectors [slots, TABLE_KINDS] says. Where a layer's row of clipped
-    begins depends on the number of tokens: one compiled kernel serves all."""
+    the norms, pages [layers, 2, size of the norm] of floats where vectors [slots, TABLE_KINDS] says. Where a layer's
+    row of clipped begins depends on the number of tokens: one compiled kernel serves all."""
     token, program = tl.program_id(0), tl.program_id(1)
     if KV_HEADS == 0:
         program += 1
@@ -76,8 +76,9 @@ def rotate_and_write(
                 adapter = tl.load(adapters + token)
                 kind = adapter * TABLE_KINDS + tl.where(program == 0, KEY_KIND, QUERY_KIND)
                 page = tl.load(vectors + kind, mask=adapter >= 0, other=-1)
+                heads_of_norm = tl.where(program == 0, KV_HEADS, HEADS) if WHOLE else 1
                 if page >= 0:
-                    norm = floats + page + layer * 2 * SIZE
+                    norm = floats + page + layer * 2 * SIZE * heads_of_norm
             there = inner
             if WHOLE:
                 there = turned
