@@ -71,9 +71,12 @@ class CpuAttention:
         self._arrays = as_array(self._key), as_array(self._value), as_array(self._scales), as_array(static)
         caches = [Cache(*layer) for layer in zip(*self._arrays, strict=True)]
         self._caches = {layer: caches[place[layer]] for layer in self.served}
+        self._readers = frozenset(layer for layer in self.served if not self.layers[layer].has_keys)
         self._windows = np.array([NO_WINDOW if layer.window is None else layer.window for layer in self.layers])
         self._score_scales = np.array([layer.scale for layer in self.layers], np.float32)
         self._soft_caps = np.array([layer.soft_cap or 0.0 for layer in self.layers], np.float32)
+        scores = zip(self._score_scales, self._soft_caps, self._windows.tolist(), strict=True)
+        self._scores = [Scores(scale, soft_cap, window, NOTHING) for scale, soft_cap, window in scores]
         self._group = group = self.num_heads // self.num_kv_heads
         self._decode_rows = max(rows for rows in range(1, MOST_REGISTER_ROWS + 1) if group % rows == 0)
         self._prefill_rows = max(PREFILL_REGISTER_ROWS, self._decode_rows)
@@ -104,14 +107,15 @@ class CpuAttention:
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
         assert qkv.dtype == torch.float32
-        if not self.rotates_in_kernel(rotary):
+        heads = self._heads_of(rotary)
+        if heads is None:
             query, written = prepare(qkv, rotary, self.layers[layer], batch.positions)
             if written is not None:
                 self.write(layer, *written, batch)
             return query.contiguous()
-        step, heads = self.arguments(batch), self._heads_of(rotary)
+        step = self.arguments(batch)
         query = qkv.new_empty(len(qkv), self.num_heads, self.head_dim)
-        if self.layers[layer].keys_of is not None:
+        if layer in self._readers:
             if len(qkv) < SERIAL_TOKENS:
                 rotate(as_array(qkv), step.positions, heads, as_array(query))
             else:
@@ -130,8 +134,7 @@ class CpuAttention:
         plan, query = self.arguments(batch), self._padded(query)
         output = torch.empty_like(query)
         step = Step(as_array(query), plan.block_tables, as_array(output), plan.partial_sums, plan.partial_states)
-        own_sinks = NOTHING if sinks is None else as_array(sinks)
-        scores = Scores(self._score_scales[layer], self._soft_caps[layer], int(self._windows[layer]), own_sinks)
+        scores = self._scores[layer] if sinks is None else self._scores[layer]._replace(sinks=as_array(sinks))
         for kernel, items, most in (
             (plan.decode_kernel, plan.decode_items, self._group),
             (plan.prefill_kernel, plan.prefill_items, self._most_rows),
@@ -200,10 +203,10 @@ class CpuAttention:
         """Compiled when it is first needed."""
         return kernel_address(self._arrays[0].dtype, rows, self._columns)
 
-    def _heads_of(self, rotary: Rotary) -> Heads:
-        """Views of a layer's tables, made once."""
+    def _heads_of(self, rotary: Rotary) -> Heads | None:
+        """Views of a layer's tables, made once; None where the kernel does not take them."""
         heads = self._heads.get(rotary)
-        if heads is None:
+        if heads is None and self.rotates_in_kernel(rotary):
             cos, sin = (NO_ANGLES if table is None else table.numpy() for table in (rotary.cos, rotary.sin))
             vectors = rotary.query_norm, rotary.key_norm, rotary.query_scale
             query, key, scale = (NOTHING if vector is None else vector.numpy() for vector in vectors)

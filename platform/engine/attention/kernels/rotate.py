@@ -45,17 +45,45 @@ def rotate_parallel(queries: Array, positions: Array, heads: Heads, query: Array
         rotate(queries[first:last], positions[first:last], heads, query[first:last])
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def rotate_queries(qkv: Array, token: int, position: int, heads: Heads, query: Array) -> None:
     query_heads, size = query.shape[1:]
     start = token * qkv.shape[1]
-    factor = whole_factor(qkv, start, query_heads * size, size, heads.query_norm, heads.eps)
-    for head in range(query_heads):
-        target = (token * query_heads + head) * size
-        rotate_head(qkv, start, head, size, heads.query_norm, factor, heads, position, query, target)
+    norm, first = heads.query_norm, token * query_heads * size
+    if turns_halves(norm, heads, size):
+        for at in range(0, query_heads * size, size):
+            turn_halves(qkv, start + at, norm, heads.cos, heads.sin, heads.eps, position, query, first + at)
+    else:
+        factor = whole_factor(qkv, start, query_heads * size, size, norm, heads.eps)
+        for head in range(query_heads):
+            rotate_head(qkv, start, head, size, norm, factor, heads, position, query, first + head * size)
     if heads.query_scale.size:
-        target = token * query_heads * size
-        scale_head(query, target, query_heads * size, heads.query_scale[position], query, target)
+        scale_head(query, first, query_heads * size, heads.query_scale[position], query, first)
+
+
+@njit(inline="always")
+def turns_halves(norm: Array, heads: Heads, size: int) -> bool:
+    """Whether `turn_halves` does all of it."""
+    return not heads.interleaved and 2 * heads.cos.shape[1] == size and norm.size <= size
+
+
+@njit(cache=True, nogil=True)
+def turn_halves(
+    source: Array, at: int, norm: Array, cosines: Array, sines: Array, eps: float, position: int, target: Array, to: int
+) -> None:
+    """The two halves of one head turned by the position's angles, after its norm where it has one."""
+    half = cosines.shape[1]
+    factor = splat(np.float32(1))
+    if norm.size:
+        factor = splat(inverse_rms(source, at, 2 * half, eps))
+    for d in range(0, half, TILE):
+        first, second = multiply(load(source, at + d), factor), multiply(load(source, at + half + d), factor)
+        if norm.size:
+            first, second = multiply(first, load(norm, d)), multiply(second, load(norm, half + d))
+        cos, sin = load(cosines, position * half + d), load(sines, position * half + d)
+        minus = multiply(sin, splat(np.float32(-1)))
+        store(target, to + d, multiply_add(first, cos, multiply(second, minus)))
+        store(target, to + half + d, multiply_add(second, cos, multiply(first, sin)))
 
 
 @njit(cache=True, nogil=True)
@@ -69,7 +97,7 @@ def rotate_head(
     source: Array, start: int, head: int, size: int, norm: Array, whole: np.float32, heads: Heads, position: int,
     target: Array, to: int,
 ) -> None:  # fmt: skip
-    """One head turned by the position's angles, after its norm where it has one; `whole` of `_whole_factor`."""
+    """One head turned in any way, after its norm where it has one; `whole` of `whole_factor`."""
     half, at = heads.cos.shape[1], start + head * size
     weight = head * size if norm.size > size else 0
     single = np.float32(1)

@@ -25,7 +25,16 @@ from ...kernels.vector import (
     store,
 )
 from .paged import KEY, TILE, VALUE, Cache
-from .rotate import Heads, inverse_rms, rotate_head, rotate_queries, scale_head, whole_factor
+from .rotate import (
+    Heads,
+    inverse_rms,
+    rotate_head,
+    rotate_queries,
+    scale_head,
+    turn_halves,
+    turns_halves,
+    whole_factor,
+)
 
 SERIAL_TOKENS: Final = 16
 """Below this, waking the other threads costs more than they save."""
@@ -76,10 +85,14 @@ def _token(
     query_heads, size = query.shape[1:]
     kv_heads = cache.key.shape[1]
     start = token * qkv.shape[1] + query_heads * size
-    factor = whole_factor(qkv, start, kv_heads * size, size, heads.key_norm, heads.eps)
+    norm, is_simple = heads.key_norm, turns_halves(heads.key_norm, heads, size)
+    factor = np.float32(0) if is_simple else whole_factor(qkv, start, kv_heads * size, size, norm, heads.eps)
     count = 0
     for head in range(kv_heads):
-        rotate_head(qkv, start, head, size, heads.key_norm, factor, heads, position, buffer, 0)
+        if is_simple:
+            turn_halves(qkv, start + head * size, norm, heads.cos, heads.sin, heads.eps, position, buffer, 0)
+        else:
+            rotate_head(qkv, start, head, size, norm, factor, heads, position, buffer, 0)
         count += _write_key(buffer, 0, cache, slot, head)
         value = start + (kv_heads + head) * size
         if heads.value_norm:
