@@ -78,6 +78,26 @@ def test_head_sizes(head_dim: int, cache: torch.dtype) -> None:
     torch.testing.assert_close(actual, expected, atol=3e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_give_the_bits_of_the_whole(kind: str) -> None:
+    """And two sequences that share their first blocks what each gives alone."""
+    cpu, _ = make_pair(**KINDS[kind])
+    whole = fill((cpu,), [(0, 600)], kv_heads=2, head_dim=64)
+    query, sinks = random(600, 14, 64), sinks_of(cpu)
+    expected = cpu.attend(0, query, whole, sinks)
+    for first, last in itertools.pairwise([0, 2, 50, 177, 179, 512, 600]):
+        chunk = make_batch([(first, last - first)])
+        chunk.block_tables = whole.block_tables
+        assert torch.equal(cpu.attend(0, query[first:last], chunk, sinks), expected[first:last])
+    both = make_batch([(200, 8), (320, 4)])
+    both.block_tables = whole.block_tables[:, :21].expand(2, -1).contiguous()
+    rows = torch.cat((query[200:208], query[320:324]))
+    assert torch.equal(cpu.attend(0, rows, both, sinks), torch.cat((expected[200:208], expected[320:324])))
+    decode = make_batch([(599, 1)])
+    decode.block_tables = whole.block_tables
+    torch.testing.assert_close(cpu.attend(0, query[599:], decode, sinks), expected[599:], atol=1e-6, rtol=1e-5)
+
+
 def test_sinks_that_outweigh_all_keys_leave_nothing() -> None:
     backends = make_pair(sinks=True)
     batch = fill(backends, [(700, 1), (0, 9)], kv_heads=2, head_dim=64)
