@@ -48,10 +48,15 @@ class MergedAdapter:
                     weight, bias = weight * values[:, None], None if bias is None else bias * values
         return weight, bias
 
-    def norm(self, layer: int, kind: str, weight: torch.Tensor) -> torch.Tensor:
-        """The weight of a norm."""
+    def norm(
+        self, layer: int, kind: str, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Weight and bias [C] of a norm, as they are stored."""
         module = self._modules.get((layer, kind))
-        return weight if module is None else self._tensor(module.vectors[0].tensor).flatten()
+        for vector in () if module is None else module.vectors:
+            values = self._tensor(vector.tensor).flatten()
+            weight, bias = (values, bias) if vector.role == "norm" else (weight, values)
+        return weight, bias
 
     def embedding(self, weight: torch.Tensor) -> torch.Tensor:
         """[V, C] as it is stored -> float32 where the adapter changes it, with its tokens."""

@@ -11,7 +11,10 @@ from loraplex.lora.files.manifest import HEAD
 
 from ..attention.backend import AttentionBackend, CacheShape
 from ..attention.cuda import cuda_attention
-from ..batch import Batch
+from ..batch import Batch, StateSlots
+from ..delta_net.backend import DeltaNetBackend
+from ..delta_net.cuda import CudaDeltaNet
+from ..delta_net.shape import StateShape
 
 
 class OnCuda:
@@ -22,12 +25,9 @@ class OnCuda:
 
     def place(self, batch: Batch) -> Batch:
         """With the chunks of its adapters."""
-        tensors: dict[str, Any] = {}
-        for field in fields(batch):
-            value = getattr(batch, field.name)
-            if isinstance(value, torch.Tensor):
-                tensors[field.name] = value.to(self._device)
-        return replace(batch, **tensors, lora=None if batch.lora is None else self._placed_adapters(batch.lora))
+        states = None if batch.states is None else replace(batch.states, **self._placed(batch.states))
+        lora = None if batch.lora is None else self._placed_adapters(batch.lora)
+        return replace(batch, **self._placed(batch), states=states, lora=lora)
 
     def sample(self, batch: Batch, rows: torch.Tensor) -> Batch:
         lora = batch.lora
@@ -38,6 +38,14 @@ class OnCuda:
 
     def cache(self, shape: CacheShape, tokens: int) -> AttentionBackend:
         return cuda_attention(shape, max_tokens=tokens, device=self._device)
+
+    def states(self, shape: StateShape, slots: int) -> DeltaNetBackend:
+        return CudaDeltaNet(shape, 1, slots, self._device)
+
+    def _placed(self, tensors: Batch | StateSlots) -> dict[str, Any]:
+        """Those that are right there."""
+        named = {field.name: getattr(tensors, field.name) for field in fields(tensors)}
+        return {name: value.to(self._device) for name, value in named.items() if isinstance(value, torch.Tensor)}
 
     def _placed_adapters(self, lora: LoraBatch) -> LoraBatch:
         """What says which token has which adapter stays on the host too."""

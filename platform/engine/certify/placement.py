@@ -8,6 +8,9 @@ import torch
 from ..attention.backend import AttentionBackend, CacheShape
 from ..attention.cpu import cpu_attention
 from ..batch import Batch
+from ..delta_net.backend import DeltaNetBackend
+from ..delta_net.cpu import CpuDeltaNet
+from ..delta_net.shape import StateShape
 from ..device.device import Device
 
 
@@ -21,6 +24,9 @@ class Placement(Protocol):
     def cache(self, shape: CacheShape, tokens: int) -> AttentionBackend:
         """Empty, for batches of up to `tokens` tokens."""
 
+    def states(self, shape: StateShape, slots: int) -> DeltaNetBackend:
+        """Of one recurrent layer."""
+
 
 class OnHost:
     def place(self, batch: Batch) -> Batch:
@@ -32,6 +38,9 @@ class OnHost:
     def cache(self, shape: CacheShape, tokens: int) -> AttentionBackend:
         """Parts of it that nobody touches take no memory."""
         return cpu_attention(shape)
+
+    def states(self, shape: StateShape, slots: int) -> DeltaNetBackend:
+        return CpuDeltaNet(shape, 1, slots)
 
 
 def choose_placement(device: Device) -> Placement:

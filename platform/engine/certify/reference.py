@@ -11,6 +11,8 @@ from typing import Final
 import torch
 
 from ..model.config import ModelConfig
+from ..model.description.modules import module_table
+from ..model.description.spec import LinearSpec, NormSpec
 from ..model.loader import Checkpoint
 from ..quantize.ends import End, embed_tokens
 from ..quantize.float_layers import stored_layer
@@ -32,13 +34,20 @@ class Reference:
         self._config, self._checkpoint, self._adapter = config, checkpoint, adapter
         self._starts = [prompt.start for prompt in prompts]
         self._longest = max(len(prompt.token_ids) for prompt in prompts)
+        self._kinds = module_table(config.spec).kinds
         embedding = adapter.embedding(checkpoint.tensor(f"{config.spec.embedding.path}.weight"))
         embed = partial(embed_tokens, config.spec, checkpoint, embedding)
-        self._hidden = [embed(torch.tensor([prompt.token_ids])) for prompt in prompts]
+        projection = config.spec.embedding.projection
+        before, after = ({}, {}) if projection is None else self._end_linear(projection)
+        linears = [partial(_linear_from, start, before, after) for start in self._starts]
+        made = zip(prompts, linears, strict=True)
+        self._hidden = [embed(torch.tensor([prompt.token_ids]), linear) for prompt, linear in made]
 
     def advance(self, layer: int) -> None:
         """All prompts through the next layer."""
-        base = {name: tensor.float() for name, tensor in stored_layer(self._checkpoint, layer).items()}
+        base = {
+            name: tensor.float() for name, tensor in stored_layer(self._config.spec, self._checkpoint, layer).items()
+        }
         adapted, forward = self._adapted(layer, base), layer_forward(self._config.spec.layers[layer], self._longest)
         for number, (hidden, start) in enumerate(zip(self._hidden, self._starts, strict=True)):
             split = replace(forward, linear=partial(_linear_from, start, base)) if start else forward
@@ -53,25 +62,33 @@ class Reference:
 
     def head(self) -> "ReferenceHead":
         spec = self._config.spec
-        end = End.read(spec, self._checkpoint, CPU)
+        before = End.read(spec, self._checkpoint, CPU)
         if spec.norm is not None:
-            weight = f"{spec.norm.path}.weight"
-            end.norm[weight] = self._adapter.norm(0, spec.norm.kind, end.norm[weight])
+            path, stored = spec.norm.path, before.tensors
+            own = self._adapter.norm(0, self._kinds[None, path], stored[f"{path}.weight"], stored.get(f"{path}.bias"))
+            before = replace(before, tensors={**stored, **_named(path, *own)})
+        end = before
+        if spec.head.projection is not None:
+            _, adapted = self._end_linear(spec.head.projection)
+            end = replace(before, tensors={**before.tensors, **adapted})
         names = (f"{spec.head.path}.weight", f"{spec.embedding.path}.weight")
         head = self._checkpoint.tensor(next(name for name in names if name in self._checkpoint))
-        return ReferenceHead(end, head, *self._adapter.head(head))
+        return ReferenceHead((before, end), head, *self._adapter.head(head))
+
+    def _end_linear(self, spec: LinearSpec) -> tuple[LayerTensors, LayerTensors]:
+        """A linear at an end of the model, as it is stored and with the adapter in it."""
+        weight = self._checkpoint.tensor(f"{spec.path}.weight").float()
+        own = self._adapter.linear(0, spec.kind, weight, None)
+        return {f"{spec.path}.weight": weight}, _named(spec.path, *own)
 
     def _adapted(self, layer: int, base: LayerTensors) -> dict[str, torch.Tensor]:
         """The layer's tensors with the adapter in them."""
-        tensors = dict(base)
-        norms = {norm.path for norm in self._config.spec.layers[layer].norms()}
-        for name in [name.removesuffix(".weight") for name in base if name.endswith(".weight")]:
-            kind, weight, bias = name.rpartition(".")[2], base[f"{name}.weight"], base.get(f"{name}.bias")
-            if name in norms:
-                tensors[f"{name}.weight"] = self._adapter.norm(layer, kind, weight)
-                continue
-            weight, bias = self._adapter.linear(layer, kind, weight, bias)
-            tensors |= {f"{name}.weight": weight} | ({} if bias is None else {f"{name}.bias": bias})
+        spec, tensors = self._config.spec.layers[layer], dict(base)
+        modules: list[LinearSpec | NormSpec] = [*spec.linears(), *spec.norms()]
+        for module in modules:
+            change = self._adapter.norm if isinstance(module, NormSpec) else self._adapter.linear
+            path, kind = module.path, self._kinds[layer, module.path]
+            tensors |= _named(path, *change(layer, kind, base[f"{path}.weight"], base.get(f"{path}.bias")))
         return tensors
 
 
@@ -80,23 +97,27 @@ class ReferenceHead:
 
     def __init__(
         self,
-        end: End,
+        ends: tuple[End, End],
         base: torch.Tensor,
         adapted: torch.Tensor,
         bias: torch.Tensor | None,
     ) -> None:
-        """heads [V, C] in any float dtype, the same object where no adapter changes it; bias [V] of
-        the adapted one, float32."""
-        self._end, self._base, self._adapted, self._bias = end, base, adapted, bias
+        """ends: where no adapter acts, and where it does; one object where that changes nothing. heads [V, C] in any
+        float dtype, alike; bias [V] of the adapted one, float32."""
+        self._ends, self._base, self._adapted, self._bias = ends, base, adapted, bias
 
     def logits(self, hidden: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
         """hidden [R, C] float32 -> [R, V] float32; `active` [R] bool: where the adapter acts."""
-        x = self._end.rows(hidden)
-        logits = _multiply(x, self._adapted)
+        before, end = self._ends
+        logits = _multiply(end.rows(hidden), self._adapted)
         logits = logits if self._bias is None else logits + self._bias
-        if self._adapted is self._base or bool(active.all()):
-            return self._end.logits(logits)
-        return self._end.logits(torch.where(active[:, None], logits, _multiply(x, self._base)))
+        if (self._adapted is self._base and before is end) or bool(active.all()):
+            return end.logits(logits)
+        return end.logits(torch.where(active[:, None], logits, _multiply(before.rows(hidden), self._base)))
+
+
+def _named(path: str, weight: torch.Tensor, bias: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    return {f"{path}.weight": weight} | ({} if bias is None else {f"{path}.bias": bias})
 
 
 def _linear_from(start: int, before: LayerTensors, tensors: LayerTensors, name: str, x: torch.Tensor) -> torch.Tensor:

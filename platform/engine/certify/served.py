@@ -19,16 +19,16 @@ from loraplex.lora.residency.pages import PageStore
 from loraplex.lora.residency.weights import Staging, load_pages, read_contents
 
 from ..attention.backend import AttentionBackend
-from ..batch import Batch
+from ..batch import Batch, StateSlots
 from ..device.device import Device
 from ..kernels.cuda.sampling.layout import MOST_TOKENS
 from ..kernels.token_layout import lay_out
 from ..model.base_modules import DecoderModules
 from ..model.config import ModelConfig
-from ..model.layers import DecoderLayer
+from ..model.layers import DecoderLayer, DeltaNet
 from ..model.loader import Checkpoint
 from ..startup.build import make_loader
-from ..startup.kv_cache_size import blocks_of
+from ..startup.kv_cache_size import blocks_of, state_layers
 from ..startup.loaded import cache_shape
 from ..startup.static_scales import CacheScales
 from .inputs import OpenedAdapter
@@ -127,6 +127,12 @@ class ServedStream:
         self._most_tokens = max(len(batch.token_ids) for batch in batches)
         blocks = max(int(batch.block_tables.max()) + 1 for batch in batches)
         self._cache_shape = cache_shape(model.config, cache_dtype, blocks, BLOCK_SIZE, scales)
+        states = state_layers(model.config)
+        if states:
+            batches = [replace(batch, states=_own_states(len(batch.context_lengths))) for batch in batches]
+        most_sequences = max(len(batch.context_lengths) for batch in batches)
+        self._recurrent = self._placement.states(states[0], most_sequences) if states else None
+        """Of one layer at a time: every prompt is whole, and begins with zeros."""
         self._batches = [self._placement.place(batch) for batch in batches]
         shares = any(not attention.has_keys for attention in self._cache_shape.layers)
         self._kept = [self._cache() for _ in batches] if shares else []
@@ -135,6 +141,8 @@ class ServedStream:
 
     def advance(self, layer: DecoderLayer) -> None:
         """Every batch through the next layer, one after the other in its part of a cache."""
+        if isinstance(layer.mixer, DeltaNet):
+            layer = replace(layer, mixer=replace(layer.mixer, place=0, states=self._recurrent))
         caches = self._kept or [self._cache()] * len(self._batches)
         steps = zip(self._batches, self._states, caches, strict=True)
         for number, (batch, (x, residual), cache) in enumerate(steps):
@@ -166,6 +174,13 @@ def _batch(prompts: Sequence[Prompt], table: PageTable | None) -> Batch:
         sample_rows=torch.from_numpy(np.delete(np.arange(len(positions)), starts[1:] - 1)),
         lora=None if table is None else LoraBatch.build(table, token_slots, torch.ones(len(positions))),
     )
+
+
+def _own_states(sequences: int) -> StateSlots:
+    """A slot for each, and no copies."""
+    none = torch.empty(0, dtype=torch.int32)
+    starts = torch.zeros(sequences + 1, dtype=torch.int32)
+    return StateSlots(torch.arange(sequences, dtype=torch.int32), starts, none, none)
 
 
 def _block_tables(counts: np.ndarray) -> np.ndarray:

@@ -51,8 +51,8 @@ class DecoderLoader:
     _tables: dict[tuple[str, int], RopeTables] = field(init=False, default_factory=dict)
     """Layers that turn alike share them."""
 
-    _kinds: dict[tuple[int, str], str] = field(init=False)
-    """(layer, path within the layer) -> what adapters call the module."""
+    _kinds: dict[tuple[int | None, str], str] = field(init=False)
+    """(layer, path within the layer) -> what adapters call the module; the last norm is at (None, its path)."""
 
     def __post_init__(self) -> None:
         self._kinds = module_table(self.config.spec).kinds
@@ -242,8 +242,7 @@ class DecoderLoader:
         if scales is not None:
             parts = [(part * scales).to(part.dtype) for part in parts]
         weight, *bias = (part.to(self.device) for part in parts)
-        kind = spec.kind if layer is None else self._kinds[layer, spec.path]
-        return Norm(kind, weight, spec.eps, self.operations, bias[0] if bias else None)
+        return Norm(self._kinds[layer, spec.path], weight, spec.eps, self.operations, bias[0] if bias else None)
 
     def _norm_weight(self, prefix: str, spec: NormSpec) -> torch.Tensor:
         """What rows are multiplied by."""

@@ -3,22 +3,33 @@
 Shapes: S sequences, L tokens each, C hidden size, E size of a token's row, V tokens of the vocabulary.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from ..model.description.spec import HeadSpec, LinearSpec, ModelSpec
+from ..model.description.spec import HeadSpec, ModelSpec
 from ..model.loader import Checkpoint
-from .forward import normed
+from .forward import LayerTensors, normed, plain_linear
+
+Linear = Callable[[str, torch.Tensor], torch.Tensor]
+"""The linear of that path in the model on x [S, L, in]."""
 
 
 def embed_tokens(
-    spec: ModelSpec, checkpoint: Checkpoint, embedding: torch.Tensor, token_ids: torch.Tensor
+    spec: ModelSpec,
+    checkpoint: Checkpoint,
+    embedding: torch.Tensor,
+    token_ids: torch.Tensor,
+    linear: Linear | None = None,
 ) -> torch.Tensor:
-    """token_ids [S, L], embedding [V, E] in any float dtype -> [S, L, C]."""
+    """token_ids [S, L], embedding [V, E] in any float dtype -> [S, L, C]. `linear`: None: as the checkpoint has it."""
     own = spec.embedding
-    x = _project(own.projection, checkpoint, F.embedding(token_ids, embedding).float() * own.scale)
+    x = F.embedding(token_ids, embedding).float() * own.scale
+    if own.projection is not None:
+        path = own.projection.path
+        x = F.linear(x, checkpoint.tensor(f"{path}.weight").float()) if linear is None else linear(path, x)
     if own.positions is None:
         return x
     first = own.position_offset
@@ -30,23 +41,21 @@ class End:
     """What is done to the stream behind the last layer."""
 
     spec: ModelSpec
-    norm: dict[str, torch.Tensor]
-    """Weight and bias of the last norm by name, on the device to compute on."""
-    projection: torch.Tensor | None = None
-    """[E, C]"""
+    tensors: LayerTensors
+    """Of the last norm and of the projection, by name, float32, on the device to compute on."""
 
     @staticmethod
     def read(spec: ModelSpec, checkpoint: Checkpoint, device: torch.device) -> "End":
-        parts = [] if spec.norm is None else [f"{spec.norm.path}.{part}" for part in ("weight", "bias")]
-        norm = {name: checkpoint.tensor(name).to(device, torch.float32) for name in parts if name in checkpoint}
-        own = spec.head.projection
-        projection = None if own is None else checkpoint.tensor(f"{own.path}.weight").to(device, torch.float32)
-        return End(spec, norm, projection)
+        paths = [module.path for module in (spec.norm, spec.head.projection) if module is not None]
+        names = [f"{path}.{part}" for path in paths for part in ("weight", "bias")]
+        floats = {name: checkpoint.tensor(name).to(device, torch.float32) for name in names if name in checkpoint}
+        return End(spec, floats)
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., C] of the stream -> [..., E], what the head multiplies."""
-        x = normed(self.norm, self.spec.norm, x)
-        return x if self.projection is None else F.linear(x, self.projection)
+        x = normed(self.tensors, self.spec.norm, x)
+        projection = self.spec.head.projection
+        return x if projection is None else plain_linear(self.tensors, projection.path, x)
 
     def logits(self, products: torch.Tensor) -> torch.Tensor:
         """Of the head's products [..., V]."""
@@ -56,7 +65,3 @@ class End:
 def finish_logits(head: HeadSpec, products: torch.Tensor) -> torch.Tensor:
     logits = products * head.scale
     return logits if head.soft_cap is None else torch.tanh(logits / head.soft_cap) * head.soft_cap
-
-
-def _project(spec: LinearSpec | None, checkpoint: Checkpoint, x: torch.Tensor) -> torch.Tensor:
-    return x if spec is None else F.linear(x, checkpoint.tensor(f"{spec.path}.weight").float())

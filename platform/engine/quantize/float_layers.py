@@ -6,6 +6,8 @@ import torch
 
 from loraplex.quant.weights.finite import check_finite
 
+from ..model.description.spec import ModelSpec
+from ..model.expected import layer_path
 from ..model.loader import DERIVED, Checkpoint
 
 
@@ -25,12 +27,14 @@ class OnDemand(Mapping[str, torch.Tensor]):
         return len(self._makers)
 
 
-def stored_layer(checkpoint: Checkpoint, layer: int) -> dict[str, torch.Tensor]:
-    """The layer's tensors as they are stored, by name within the layer: self_attn.q_proj.weight. ValueError for NaN and
-    infinity."""
-    prefix = layer_prefix(layer)
+def stored_layer(spec: ModelSpec, checkpoint: Checkpoint, layer: int) -> dict[str, torch.Tensor]:
+    """The layer's tensors in the dtypes they are stored in, weights of linears [out, in], by name within the layer:
+    self_attn.q_proj.weight. ValueError for NaN and infinity."""
+    prefix = layer_path(spec, layer)
     names = [name for name in tensor_names(checkpoint) if name.startswith(prefix)]
-    return {name.removeprefix(prefix): stored_floats(checkpoint, name) for name in names}
+    tensors = {name.removeprefix(prefix): stored_floats(checkpoint, name) for name in names}
+    turned = {f"{linear.path}.weight" for linear in spec.layers[layer].linears() if linear.is_transposed}
+    return {name: tensor.T if name in turned else tensor for name, tensor in tensors.items()}
 
 
 def stored_floats(checkpoint: Checkpoint, name: str) -> torch.Tensor:
@@ -38,10 +42,6 @@ def stored_floats(checkpoint: Checkpoint, name: str) -> torch.Tensor:
     stored = checkpoint.tensor(name)
     check_finite(stored, name)
     return stored
-
-
-def layer_prefix(layer: int) -> str:
-    return f"model.layers.{layer}."
 
 
 def tensor_names(checkpoint: Checkpoint) -> list[str]:

@@ -12,9 +12,18 @@ from typing import Final
 import torch
 import torch.nn.functional as F
 
-from ..model.description.spec import Activation, AttentionSpec, FeedForwardSpec, LayerSpec, LinearSpec, NormSpec
+from ..model.description.spec import (
+    Activation,
+    AttentionSpec,
+    DeltaNetSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    LinearSpec,
+    NormSpec,
+)
 from ..model.layer_inputs import place_of
 from ..model.rope import RopeTables, rope_tables
+from .delta_rule import delta_rule
 
 CPU: Final = torch.device("cpu")
 LayerTensors = Mapping[str, torch.Tensor]
@@ -45,9 +54,11 @@ class LayerForward:
     def apply(self, tensors: LayerTensors, x: torch.Tensor, observe: Observe | None = None) -> torch.Tensor:
         """x [S, L, C] -> [S, L, C], the residual stream after this layer."""
         spec, see = self.spec, observe or (lambda place, rows: None)
-        assert isinstance(spec.mixer, AttentionSpec)
         read = x if spec.norms_follow_sum else normed(tensors, spec.mixer_norm, x)
-        x = self._add(tensors, x, self._attention(tensors, spec.mixer, read, see), True)
+        if isinstance(spec.mixer, DeltaNetSpec):
+            x = self._add(tensors, x, self._delta_net(tensors, spec.mixer, read, see), True)
+        else:
+            x = self._add(tensors, x, self._attention(tensors, spec.mixer, read, see), True)
         read = x if spec.norms_follow_sum else normed(tensors, spec.feed_forward_norm, x)
         return self._add(tensors, x, self._feed_forward(tensors, spec.feed_forward, read, see), False)
 
@@ -76,6 +87,10 @@ class LayerForward:
         else:
             inner = _activate(inner, spec.activation)
         return self._group(tensors, (spec.output,), inner, see)
+
+    def _delta_net(self, tensors: LayerTensors, spec: DeltaNetSpec, x: torch.Tensor, see: Observe) -> torch.Tensor:
+        mixed = delta_rule(spec, tensors, self._group(tensors, spec.inputs, x, see))
+        return self._group(tensors, (spec.output,), mixed, see)
 
     def _attention(self, tensors: LayerTensors, spec: AttentionSpec, x: torch.Tensor, see: Observe) -> torch.Tensor:
         assert spec.keys_of is None, "keys and values of another layer need that layer"
@@ -120,9 +135,9 @@ class LayerForward:
 def layer_forward(spec: LayerSpec, length: int, device: torch.device = CPU) -> LayerForward:
     """For sequences of at most `length` tokens. ValueError for a layer that is not computed here."""
     mixer = spec.mixer
-    if not isinstance(mixer, AttentionSpec) or mixer.keys_of is not None:
-        raise ValueError("layers with a recurrent state, or with keys and values of other layers, are not supported")
-    if mixer.rope is None:
+    if isinstance(mixer, AttentionSpec) and mixer.keys_of is not None:
+        raise ValueError("layers with keys and values of other layers are not supported")
+    if isinstance(mixer, DeltaNetSpec) or mixer.rope is None:
         return LayerForward(spec, None, device)
     cosines, sines = rope_tables(mixer.rope, length)
     return LayerForward(spec, (cosines.to(device), sines.to(device)), device)

@@ -20,12 +20,13 @@ from loraplex.quant.weights.recipe import Recipe, choose_recipe
 from loraplex.quant.weights.rounding import check_group_size
 
 from ..model.config import DTYPES, ModelConfig, read_json
+from ..model.expected import layer_path
 from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
 from ..model.layer_inputs import INPUTS, place_of
 from ..model.loader import Checkpoint
 from ..text.tokenizer import Tokenizer
 from .ends import End, embed_tokens
-from .float_layers import OnDemand, layer_prefix, stored_floats, stored_layer, tensor_names
+from .float_layers import OnDemand, stored_floats, stored_layer, tensor_names
 from .forward import LayerForward, LayerTensors, layer_forward
 from .layer import LINEARS, Dtypes, QuantizedLayer, Statistics, quantize_layer, round_layer
 from .options import QuantizeOptions
@@ -195,8 +196,8 @@ class _Layers:
     def _read(self, layer: int) -> tuple[LayerTensors, Dtypes]:
         """The layer's tensors in float32, and what each is stored in, by name within the layer. On the CPU each is made
         when it is asked for; a device gets all of them once."""
-        prefix = layer_prefix(layer)
-        stored = stored_layer(self._checkpoint, layer)
+        prefix = layer_path(self._config.spec, layer)
+        stored = stored_layer(self._config.spec, self._checkpoint, layer)
         for name, tensor in stored.items():
             if str(tensor.dtype).removeprefix("torch.") not in DTYPES:
                 raise ValueError(f"{prefix}{name} is stored as {tensor.dtype}; only {', '.join(DTYPES)} is quantized")
@@ -207,7 +208,7 @@ class _Layers:
         return floats, {name: tensor.dtype for name, tensor in stored.items()}
 
     def _exported(self, layer: int, quantized: QuantizedLayer) -> dict[str, torch.Tensor]:
-        prefix = layer_prefix(layer)
+        prefix = layer_path(self._config.spec, layer)
         tensors = {f"{prefix}{name}": tensor.cpu() for name, tensor in quantized.floats.items()}
         for linear, weight in quantized.weights.items():
             tensors |= exported_tensors(f"{prefix}{linear}", weight, self._recipe)
@@ -240,7 +241,8 @@ def _device(asked: str) -> torch.device:
 def _expected_bytes(config: ModelConfig, checkpoint: Checkpoint, recipe: Recipe) -> int:
     """Of the quantized checkpoint's weights."""
     sizes = 0
-    linears = {f"{layer_prefix(layer)}{linear}.weight" for layer in range(config.num_layers) for linear in LINEARS}
+    layers = [layer_path(config.spec, layer) for layer in range(config.num_layers)]
+    linears = {f"{path}{linear}.weight" for path in layers for linear in LINEARS}
     for name in tensor_names(checkpoint):
         sizes += _linear_bytes(checkpoint.shape(name), recipe) if name in linears else checkpoint.tensor(name).nbytes
     return sizes

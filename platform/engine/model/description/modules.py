@@ -28,8 +28,8 @@ class _Seen(NamedTuple):
 class ModuleTable:
     modules: dict[str, ModuleKind]
     """By kind."""
-    kinds: dict[tuple[int, str], str] = field(repr=False)
-    """(layer, path within the layer) -> kind."""
+    kinds: dict[tuple[int | None, str], str] = field(repr=False)
+    """(layer, path within the layer) -> kind; the last norm is at (None, its path)."""
 
 
 def body_prefix(spec: ModelSpec) -> str:
@@ -44,7 +44,13 @@ def module_table(spec: ModelSpec) -> ModuleTable:
             found.setdefault(seen, []).append(number)
     ends = _ends(spec)
     names = _names(found, [module.path for module in ends.values()])
-    kinds = {(layer, seen.path): names[seen] for seen, layers in found.items() for layer in layers}
+    kinds: dict[tuple[int | None, str], str] = {
+        (layer, seen.path): names[seen] for seen, layers in found.items() for layer in layers
+    }
+    if spec.norm is not None:  # OPT's is called as one of each layer
+        last = ends.pop(spec.norm.kind)
+        kinds[None, spec.norm.path] = last.path if spec.norm.kind in names.values() else spec.norm.kind
+        ends[kinds[None, spec.norm.path]] = last
     modules = {
         names[seen]: ModuleKind(
             path=seen.path,
