@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 
-from . import attention, card, engine, linears, lora, small
+from . import attention, card, engine, linears, lora, recurrent, small
 from .clock import GraphClock
 from .figure import Figure, Stage
 from .models import use_workplaces
@@ -24,7 +24,7 @@ def parts(size: Size) -> dict[str, list[Figure]]:
         "attention": attention.figures(size),
         "lora": lora.figures(size),
         "linears": linears.figures(size),
-        "small": small.figures(size),
+        "small": [*small.figures(size), *recurrent.figures(size)],
     }
 
 
