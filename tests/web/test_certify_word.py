@@ -127,7 +127,7 @@ def test_refusals_are_words(run: Run, tmp_path: Path) -> None:
     for arguments, words in (
         (("nosuch",), "no adapter 'nosuch'"),
         (("./nosuch",), "has no adapter_config.json"),
-        (("--reference", other), "intermediate_size is 128 instead of 96"),
+        (("--reference", other), "outputs is 128 instead of 96"),
         (("--prompts", tmp_path / "nosuch"), "cannot be read"),
         (("--keep", "--prompts", tmp_path / "prompts.txt"), "needs the name of a registered adapter"),
     ):
