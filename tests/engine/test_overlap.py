@@ -33,7 +33,7 @@ STOP_WORDS = {5, 17, 29}
 """Tokens at which whoever reads the stream of some choices ends them, as the API does at a stop string."""
 MOST_LENGTH, BLOCKS = 18, 20
 THROUGH_ARRAYS = 40
-"""One in so many goes through the arrays of a step as well."""
+"""Of the seeds of a run, whichever part it takes, one in so many goes through the arrays of a step as well."""
 ONE_BY_ONE = 16
 """One in so many is also run at depth 1 with what ends its choices from outside."""
 SCHEDULES = 4
@@ -47,8 +47,8 @@ def device(block_size: int) -> VirtualDevice:
 
 
 @cache
-def arrays(block_size: int) -> DeviceArrays:
-    return DeviceArrays(device(block_size))
+def arrays(block_size: int, has_states: bool) -> DeviceArrays:
+    return DeviceArrays(device(block_size), has_states)
 
 
 @dataclass
@@ -149,12 +149,12 @@ class Run:
         self.device = device(traffic.block_size)
         self.adapters = SlottedAdapters(self.device)
         self.pool = BlockPool(traffic.num_blocks, traffic.block_size)
-        self.states = StatePool(traffic.state_slots) if traffic.state_slots and not through_arrays else None
+        self.states = StatePool(traffic.state_slots) if traffic.state_slots else None
         clock = count(0.0, 0.1).__next__
         self.scheduler = Scheduler(traffic.limits, self.pool, self.adapters, clock, self.states)
         failing = random.Random(traffic.seed)
         if through_arrays:
-            memory = arrays(traffic.block_size)
+            memory = arrays(traffic.block_size, self.states is not None)
             runner: VirtualRunner = ArrayRunner(self.device, self.adapters, depth, failing, memory)
         else:
             runner = VirtualRunner(self.device, self.adapters, depth, failing)
@@ -253,7 +253,7 @@ def test_overlapping_steps_say_what_steps_one_by_one_say(
 ) -> None:
     caplog.set_level(logging.CRITICAL, "loraplex.engine.core")
     late = preemptions = hits = failures = 0
-    firsts = range(batch * SCHEDULES, SEEDS, BATCHES * SCHEDULES)
+    firsts, places = range(batch * SCHEDULES, SEEDS, BATCHES * SCHEDULES), count()
     for first in (firsts[place] for place in campaign.part(len(firsts), PARTS)):
         requests = Requests(first)
         plain = Run(Traffic(first, requests, disturbed=False), 1)
@@ -261,7 +261,7 @@ def test_overlapping_steps_say_what_steps_one_by_one_say(
         for seed in range(first, first + SCHEDULES):
             traffic = Traffic(seed, requests)
             check(overlapped := Run(traffic, 2), plain)
-            place = seed // BATCHES
+            place = next(places)
             if place % ONE_BY_ONE == 0:
                 check(Run(traffic, 1), plain)
             if place % THROUGH_ARRAYS == 0:

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from loraplex.engine.batch import Batch
+from loraplex.engine.batch import Batch, StateSlots
 from loraplex.engine.device.host_transfer import Arrival, HostTransfer
 from loraplex.engine.kernels.cuda.placeholders import resolve_reference
 from loraplex.engine.runner.graph_pool import GraphKey, GraphPool
@@ -13,7 +13,7 @@ from loraplex.engine.runner.step_inputs import StepInputs, StepShape
 from loraplex.engine.scheduler.plan import StepPlan, StepResult
 from loraplex.lora.apply.batch import PageTable
 
-from .virtual_model import SLOTS, Draw, Inputs, VirtualDevice
+from .virtual_model import SLOTS, Brought, Draw, Inputs, VirtualDevice
 from .virtual_runner import SlottedAdapters, VirtualHandle, VirtualRunner
 
 TOKENS, SEQUENCES, ROUNDS = 12, 6, 2
@@ -23,12 +23,12 @@ TOKENS, SEQUENCES, ROUNDS = 12, 6, 2
 class DeviceArrays:
     """Once for a device."""
 
-    def __init__(self, device: VirtualDevice) -> None:
+    def __init__(self, device: VirtualDevice, has_states: bool = False) -> None:
         slots = torch.zeros(SLOTS, 1, 1, dtype=torch.int64)
         self.table = PageTable(torch.zeros(SLOTS), slots, slots.int(), slots.float(), {})
         self.inputs = StepInputs(
             self.table, device.compute, tokens=TOKENS, sequences=SEQUENCES, blocks=device.num_blocks,
-            block_size=device.block_size, rounds=ROUNDS,
+            block_size=device.block_size, rounds=ROUNDS, has_states=has_states,
         )  # fmt: skip
         self.drawn = torch.zeros(SEQUENCES, dtype=torch.int64)
         self.host_transfer = HostTransfer(device.compute, device.transfer)
@@ -63,18 +63,19 @@ class ArrayRunner(VirtualRunner):
         compute.enqueue(partial(self._forward, inputs.batch(shape), rounds))
 
     def _forward(self, batch: Batch, rounds: int) -> None:
-        self._device.forward(
-            Inputs(
-                batch.token_ids.tolist(),
-                batch.positions.tolist(),
-                batch.slot_mapping.tolist(),
-                batch.query_starts.tolist(),
-                batch.context_lengths.tolist(),
-                batch.block_tables.tolist(),
-                batch.sample_rows.tolist(),
-                self._acting(len(batch.token_ids), rounds),
-            )
+        inputs = Inputs(
+            batch.token_ids.tolist(),
+            batch.positions.tolist(),
+            batch.slot_mapping.tolist(),
+            batch.query_starts.tolist(),
+            batch.context_lengths.tolist(),
+            batch.block_tables.tolist(),
+            batch.sample_rows.tolist(),
+            self._acting(len(batch.token_ids), rounds),
         )
+        self._device.forward(inputs)
+        if batch.states is not None:
+            self._device.bring_on(inputs, brought(batch, batch.states))
 
     def _acting(self, tokens: int, rounds: int) -> list[list[tuple[int, float]]]:
         found: list[list[tuple[int, float]]] = [[] for _ in range(tokens)]
@@ -95,6 +96,17 @@ class ArrayRunner(VirtualRunner):
 
     def _draw(self, draws: list[Draw]) -> None:
         self._arrays.drawn[: len(draws)] = torch.tensor(self._device.draw(draws), dtype=torch.int64)
+
+
+def brought(batch: Batch, states: StateSlots) -> Brought:
+    """Of the sequences that are no padding."""
+    starts, ends = batch.query_starts.tolist(), states.kept_starts.tolist()
+    kept = list(zip(states.kept_tokens.tolist(), states.kept_slots.tolist(), strict=True))
+    return [
+        (slot, [(int(batch.positions[token]) + 1, place) for token, place in kept[ends[row] : ends[row + 1]]])
+        for row, slot in enumerate(states.slots.tolist())
+        if starts[row] < starts[row + 1]
+    ]
 
 
 class ArrivingHandle(VirtualHandle):
