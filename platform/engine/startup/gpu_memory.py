@@ -148,13 +148,14 @@ def _refusal(config: EngineConfig, model: ModelConfig, split: MemorySplit, wante
     seen = split.seen
     left = split.allowed - seen.fixed - split.adapters
     remedies = sorted(_remedies(config, model, split, wanted - left, dtype), key=lambda remedy: -remedy.freed)
+    caches = "the KV cache and recurrent states need" if split.cache.num_slots else "the KV cache needs"
     words = "; ".join(f"{remedy.words} (frees up to {gigabytes(remedy.freed)})" for remedy in remedies)
     return (
         f"{seen.name} has too little memory for this model and these settings: of {gigabytes(seen.total)}, "
         f"gpu_memory_utilization {config.gpu_memory_utilization:g} allows {gigabytes(split.allowed)}; weights take "
         f"{gigabytes(seen.weights)}, activations {gigabytes(seen.activations)}, CUDA graphs {gigabytes(seen.graphs)}, "
         f"graph pool {gigabytes(seen.graph_pool)}, adapters {gigabytes(split.adapters)}, which leaves "
-        f"{gigabytes(left)}; the KV cache needs {gigabytes(wanted)}, {gigabytes(wanted - left)} more. Change one or "
+        f"{gigabytes(left)}; {caches} {gigabytes(wanted)}, {gigabytes(wanted - left)} more. Change one or "
         f"several of: {words}"
     )
 
@@ -179,6 +180,8 @@ def _remedies(
     if config.quantization == "none" and model.quantization is None:
         for word, ratio in SHORTER.items():
             found.append(Remedy(f"set quantization to {word}", int(seen.weights * (1 - 1 / ratio))))
+    if config.num_state_slots is not None and split.cache.num_slots:
+        found.append(Remedy("lower num_state_slots", split.cache.state_bytes))
     if split.cache.bytes and dtype.itemsize > 1:
         found.append(Remedy("set kv_cache_dtype to fp8_e4m3", split.cache.bytes // 2))
     if split.cache.bytes and (config.num_kv_blocks is not None or config.kv_cache_memory is not None):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from loraplex.engine.config import EngineConfig
     from loraplex.engine.device.device import Device
+    from loraplex.engine.startup.kv_cache_size import KvCachePlan
     from loraplex.engine.startup.static_scales import CacheScales
 
 SUPPORTED_PYTHONS = ((3, 11), (3, 13))
@@ -73,13 +74,18 @@ def check_memory(settings: Settings) -> Check:
     left = free - weights - sum(adapters.values())
     longest = config.max_model_len or model.max_position_embeddings
     plan = plan_kv_cache(config, model, longest, cache_dtype, max(0, left), scales.static is not None)
-    needs = {"weights": weights, **adapters, "KV cache": plan.bytes}
+    needs = {"weights": weights, **adapters, "KV cache": plan.bytes, **_states(plan)}
     words = ", ".join(f"{name} {size_words(size)}" for name, size in needs.items())
     what = f"memory: {size_words(free)} free; {words} for {plan.num_usable * config.block_size:,} tokens"
     what += f" with {scales.words}" if scales.words else ""
-    if plan.bytes > left:
+    if plan.bytes + plan.state_bytes > left:
         return Check("fail", what, f"That does not fit. Lower {REMEDIES}.")
     return Check("ok", what)
+
+
+def _states(plan: "KvCachePlan") -> dict[str, int]:
+    """Bytes of recurrent states; nothing for a model without recurrent layers."""
+    return {f"{plan.num_states:,} recurrent states": plan.state_bytes} if plan.num_states else {}
 
 
 def _check_gpu_memory(
@@ -106,6 +112,7 @@ def _check_gpu_memory(
     except ValueError as error:
         return Check("fail", what, f"{error}.")
     needs = {"weights": seen.weights, "CUDA graphs": graphs, "adapters": split.adapters, "KV cache": split.cache.bytes}
+    needs |= _states(split.cache)
     words = ", ".join(f"{name} {size_words(size)}" for name, size in needs.items())
     what += f"; {words} for {split.cache.num_usable * config.block_size:,} tokens, minus the memory of the largest step"
     return Check("ok", what + (f"; {scales.words}" if scales.words else ""))

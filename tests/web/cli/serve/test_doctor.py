@@ -19,6 +19,7 @@ from loraplex.web.cli.serve.machine_checks import check_memory, check_triton
 from loraplex.web.cli.serve.service_checks import check_model, check_port, check_static
 from loraplex.web.settings.settings import Settings
 
+from ....checkpoints import make_checkpoint
 from ....engine.cuda_double import pretend_cuda
 from ....engine.paper_gauge import PaperGauge
 from ...test_cli import run
@@ -114,6 +115,17 @@ def test_doctor_says_what_to_do(
     failed = [place for place, line in enumerate(lines) if line.startswith("fail")]
     assert code == 1 and failed
     assert any(what in lines[place] and remedy in lines[place + 1] for place in failed), out
+
+
+def test_doctor_counts_the_states_of_recurrent_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hybrid = make_checkpoint(tmp_path, "qwen3_5", layer_types=["linear_attention", "full_attention"])
+    found = check_memory(Settings(model=str(hybrid), device="cpu", adapter_memory=0, num_state_slots=5))
+    assert found.level == "ok" and ", 4 recurrent states " in found.what
+    pretend_cuda(monkeypatch)
+    monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge(total=40 * 10**9))
+    assert ", 128 recurrent states " in check_memory(Settings(model=str(hybrid), device="cuda")).what
+    full = check_memory(Settings(model=str(hybrid), device="cuda", num_state_slots=1 << 20))
+    assert full.level == "fail" and "lower num_state_slots" in (full.remedy or "")
 
 
 @pytest.mark.parametrize(
