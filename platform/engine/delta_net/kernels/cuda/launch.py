@@ -1,6 +1,8 @@
 """One step of a gated delta net on CUDA: four launches, whose shapes follow from those of the step alone (triton).
 
-Shapes as in convolve.py and recur.py. All tensors are contiguous and on one device.
+Shapes as in convolve.py and recur.py. All tensors are contiguous and on one device. The kernels of
+flash-linear-attention are not used: their chunks begin where a step does, so results would depend on how a prompt is
+cut, and they take no slots and keep no state on the way.
 """
 
 from typing import Final, NamedTuple
