@@ -12,11 +12,11 @@ import torch
 
 from ..model.config import ModelConfig
 from ..model.description.modules import module_table
-from ..model.description.spec import LinearSpec, NormSpec
+from ..model.description.spec import AttentionSpec, LinearSpec, NormSpec
 from ..model.loader import Checkpoint
-from ..quantize.ends import End, embed_tokens
+from ..quantize.ends import End, Linear, embed_tokens, token_inputs
 from ..quantize.float_layers import stored_layer
-from ..quantize.forward import LayerTensors, layer_forward, plain_linear
+from ..quantize.forward import Beside, KeysAndValues, LayerTensors, layer_forward, plain_linear
 from .merged import MergedAdapter
 from .prompts import Prompt
 
@@ -33,15 +33,17 @@ class Reference:
     ) -> None:
         self._config, self._checkpoint, self._adapter = config, checkpoint, adapter
         self._starts = [prompt.start for prompt in prompts]
+        self._read_by_others = config.spec.read_by_others()
         self._longest = max(len(prompt.token_ids) for prompt in prompts)
         self._kinds = module_table(config.spec).kinds
         embedding = adapter.embedding(checkpoint.tensor(f"{config.spec.embedding.path}.weight"))
         embed = partial(embed_tokens, config.spec, checkpoint, embedding)
-        projection = config.spec.embedding.projection
-        before, after = ({}, {}) if projection is None else self._end_linear(projection)
-        linears = [partial(_linear_from, start, before, after) for start in self._starts]
-        made = zip(prompts, linears, strict=True)
-        self._hidden = [embed(torch.tensor([prompt.token_ids]), linear) for prompt, linear in made]
+        token_ids = [torch.tensor([prompt.token_ids]) for prompt in prompts]
+        made = zip(token_ids, self._end_linears(config.spec.embedding.projection), strict=True)
+        self._hidden = [embed(ids, linear) for ids, linear in made]
+        self._given = self._token_inputs(token_ids)
+        self._keys: list[dict[int, KeysAndValues]] = [{} for _ in prompts]
+        """By prompt and layer, of the layers whose keys and values others read."""
 
     def advance(self, layer: int) -> None:
         """All prompts through the next layer."""
@@ -51,7 +53,27 @@ class Reference:
         adapted, forward = self._adapted(layer, base), layer_forward(self._config.spec.layers[layer], self._longest)
         for number, (hidden, start) in enumerate(zip(self._hidden, self._starts, strict=True)):
             split = replace(forward, linear=partial(_linear_from, start, base)) if start else forward
-            self._hidden[number] = split.apply(adapted, hidden)
+            beside = self._beside(number, layer)
+            self._hidden[number] = split.apply(adapted, hidden, beside=beside)
+            if layer in self._read_by_others and beside.keys_and_values is not None:
+                self._keys[number][layer] = beside.keys_and_values
+
+    def _beside(self, prompt: int, layer: int) -> Beside:
+        mixer, given = self._config.spec.layers[layer].mixer, self._given[prompt]
+        source = mixer.keys_of if isinstance(mixer, AttentionSpec) else None
+        return Beside(None if given is None else given[layer], None if source is None else self._keys[prompt][source])
+
+    def _token_inputs(self, token_ids: list[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Of each prompt."""
+        own = self._config.spec.token_inputs
+        linears = self._end_linears(None if own is None else own.projection)
+        prompts = zip(linears, token_ids, self._hidden, strict=True)
+        return [token_inputs(self._config.spec, self._checkpoint, *each) for each in prompts]
+
+    def _end_linears(self, spec: LinearSpec | None) -> list[Linear]:
+        """A linear at an end of the model, for each prompt."""
+        before, after = ({}, {}) if spec is None else self._end_linear(spec)
+        return [partial(_linear_from, start, before, after) for start in self._starts]
 
     def outputs(self) -> tuple[torch.Tensor, torch.Tensor]:
         """After the last layer, prompt after prompt: what predicts every token but each one's first, [R, C], and

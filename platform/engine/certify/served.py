@@ -138,15 +138,17 @@ class ServedStream:
         self._kept = [self._cache() for _ in batches] if shares else []
         """A cache for each batch, where a layer reads the keys of another."""
         self._states = [(x := model.ends.begin(batch), torch.zeros_like(x)) for batch in self._batches]
+        self._given = [model.ends.given(x, batch) for (x, _), batch in zip(self._states, self._batches, strict=True)]
 
     def advance(self, layer: DecoderLayer) -> None:
         """Every batch through the next layer, one after the other in its part of a cache."""
         if isinstance(layer.mixer, DeltaNet):
             layer = replace(layer, mixer=replace(layer.mixer, place=0, states=self._recurrent))
         caches = self._kept or [self._cache()] * len(self._batches)
-        steps = zip(self._batches, self._states, caches, strict=True)
-        for number, (batch, (x, residual), cache) in enumerate(steps):
-            self._states[number] = layer.apply(x, residual, batch, cache), residual
+        steps = zip(self._batches, self._states, self._given, caches, strict=True)
+        for number, (batch, (x, residual), given, cache) in enumerate(steps):
+            own = None if given is None else given[layer.index]
+            self._states[number] = layer.apply(x, residual, batch, cache, own), residual
 
     def _cache(self) -> AttentionBackend:
         return self._placement.cache(self._cache_shape, self._most_tokens)

@@ -12,7 +12,8 @@ from loraplex.quant.schemes.selector import SchemeSelector
 from loraplex.quant.weights.online import OnlineQuantization
 
 from ..config import EngineConfig, check_block_size
-from ..model.config import DTYPES, ModelConfig
+from ..model.config import ModelConfig
+from ..model.description.config_fields import DTYPES
 from .computing import Computing
 from .runtime import cpu_runtime, cuda_runtime
 from .threads import set_host_threads, set_threads

@@ -9,14 +9,13 @@ from typing import Any, Final, Literal
 from loraplex.lora.files.manifest import BaseSignature
 from loraplex.quant.config.config import QuantizationConfig, parse_quantization
 
-from .description.config_fields import positive
+from .description.config_fields import positive, stored_dtype
 from .description.modules import body_prefix, module_table
 from .description.spec import AttentionSpec, LayerSpec, ModelSpec
 from .families.find import Task, find_family
 from .folder import FOLDED_DIGEST, stores_head
 from .identity.fingerprint import fingerprint_weights
 
-DTYPES: Final = ("bfloat16", "float16", "float32")
 MODULES: Final = "modules.json"
 """Of sentence-transformers: the model makes embeddings."""
 
@@ -103,6 +102,7 @@ def base_signature(folder: str | Path) -> BaseSignature:
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         tied=spec.head.is_tied,
+        knows_tokens_by_layer=spec.token_inputs is not None,
         prefix=prefix,
         layers_path=spec.layers_path.removeprefix(prefix),
         name_prefixes=("", *(start for start, ours in spec.renamed.items() if ours == prefix)),
@@ -117,11 +117,11 @@ def linear_shapes(layer: LayerSpec) -> dict[str, tuple[int, int]]:
 def parse_config(whole: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
     """The two JSON documents as a ModelConfig. ValueError says what is missing or unsupported."""
     family, name, task, is_part = find_family(_architectures(whole))
-    raw = _text_config(whole) if is_part else whole
+    raw = dict(family.defaults.get(name, {})) | (_text_config(whole) if is_part else whole)
     return ModelConfig(
         architecture=f"{name}ForCausalLM",
         spec=family.describe(raw, name),
-        dtype=_dtype(raw),
+        dtype=stored_dtype(raw),
         max_position_embeddings=positive(raw, family.length_field),
         eos_token_ids=_token_ids(generation.get("eos_token_id"), raw.get("eos_token_id")),
         bos_token_id=raw.get("bos_token_id"),
@@ -165,13 +165,6 @@ def _labels(raw: dict[str, Any]) -> tuple[str, ...]:
         raise ValueError(f"config.json has {count} labels; it may have 1 to {MOST_LABELS:,}")
     named = named if isinstance(named, dict) else {}
     return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(count))
-
-
-def _dtype(raw: dict[str, Any]) -> str:
-    name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")
-    if name not in DTYPES:
-        raise ValueError(f"the checkpoint's dtype {name} is not supported; supported: {', '.join(DTYPES)}")
-    return name
 
 
 def _token_ids(*sources: int | list[int] | None) -> tuple[int, ...]:

@@ -47,6 +47,30 @@ class Embedding:
 
 
 @dataclass(slots=True)
+class TokenInputs:
+    """From token ids, and what the first layer takes, to what each layer gets of each token."""
+
+    table: torch.Tensor
+    """[V, L * P], in the stored dtype. Adapters leave it as it is."""
+    table_scale: float
+    projection: LoraLinear
+    projection_scale: float
+    norm: torch.Tensor
+    """[P], what the normed rows are multiplied by. Adapters leave it as it is."""
+    eps: float
+    scale: float
+
+    def apply(self, x: torch.Tensor, batch: Batch, operations: Operations) -> torch.Tensor:
+        """x [T, C] -> [L, T, P]."""
+        size = len(self.norm)
+        projected = (self.projection.apply(x, batch) * self.projection_scale).view(-1, size)
+        normed = operations.norm(projected, self.norm, None, self.eps).view(len(x), -1)
+        rows = operations.embed(batch.token_ids, self.table, x.dtype, None) * self.table_scale
+        given = (normed + rows) * self.scale
+        return given.view(len(x), -1, size).transpose(0, 1).contiguous()
+
+
+@dataclass(slots=True)
 class Head:
     """From the last norm to logits."""
 
@@ -86,6 +110,7 @@ class Decoder:
     norm: Norm | None
     head: Head
     operations: Operations
+    token_inputs: TokenInputs | None = None
     fused: "FusedDecoder | None" = field(default=None)
     """All of it as one call, where `fuse` found that it can be; the same results."""
 
@@ -115,14 +140,18 @@ class Decoder:
     def compute(self, batch: Batch, cache: AttentionBackend) -> Ends:
         """What the last layer gives, x and residual [T, C], for `end`, which can be asked for some rows at a time."""
         x = self.begin(batch)
-        residual = torch.zeros_like(x)
+        residual, given = torch.zeros_like(x), self.given(x, batch)
         for layer in self.layers:
-            x = layer.apply(x, residual, batch, cache)
+            x = layer.apply(x, residual, batch, cache, None if given is None else given[layer.index])
         return x, residual
 
     def begin(self, batch: Batch) -> torch.Tensor:
         """What the first layer takes, [T, C]; the residual stream before it is zero."""
         return self.embedding.apply(batch, self.operations)
+
+    def given(self, x: torch.Tensor, batch: Batch) -> torch.Tensor | None:
+        """What each layer takes beside it, [L, T, P], of what `begin` gave; None: nothing."""
+        return None if self.token_inputs is None else self.token_inputs.apply(x, batch, self.operations)
 
     def end(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What the last layer gave, x and residual [T, C], to logits as those of `forward`. Changes neither."""
@@ -147,9 +176,11 @@ class Decoder:
 
     def projections(self) -> list[LoraLinear]:
         """At the ends."""
-        return [linear for linear in (self.embedding.projection, self.head.projection) if linear is not None]
+        given = None if self.token_inputs is None else self.token_inputs.projection
+        return [it for it in (self.embedding.projection, self.head.projection, given) if it is not None]
 
     def weight_bytes(self) -> int:
         linears = [linear.method for layer in self.layers for linear in layer.linears()]
         ends = [self.head.method, *(linear.method for linear in self.projections())]
-        return self.embedding.table.nbytes + sum(method.weight_bytes() for method in (*linears, *ends))
+        tables = self.embedding.table.nbytes + (0 if self.token_inputs is None else self.token_inputs.table.nbytes)
+        return tables + sum(method.weight_bytes() for method in (*linears, *ends))

@@ -17,11 +17,21 @@ from loraplex.quant.weights.weights import Weight
 from ..attention.backend import Rotary
 from ..delta_net.backend import DeltaWeights
 from .config import ModelConfig
-from .decoder import Decoder, Embedding, Head
+from .decoder import Decoder, Embedding, Head, TokenInputs
 from .description.modules import module_table
-from .description.spec import AttentionSpec, DeltaNetSpec, FeedForwardSpec, LinearSpec, MixerSpec, NormSpec, RopeConfig
+from .description.spec import (
+    AttentionSpec,
+    DeltaNetSpec,
+    FeedForwardSpec,
+    LinearSpec,
+    MixerSpec,
+    NormSpec,
+    RopeConfig,
+    TokenInputSpec,
+    TokenInputsSpec,
+)
 from .expected import layer_linear, layer_path
-from .layers import Attention, DecoderLayer, DeltaNet, FeedForward, Mixer, Norm
+from .layers import Attention, DecoderLayer, DeltaNet, FeedForward, Mixer, Norm, TokenInput
 from .linear import LoraLinear
 from .loader import Checkpoint
 from .operations.operations import Operations, cpu_operations
@@ -70,7 +80,14 @@ class DecoderLoader:
         spec = self.config.spec
         method = self.linears("head", self._head)  # first: while it is packed, it can take more memory than a layer
         head = Head(method, self._projection(spec.head.projection), spec.head.scale, spec.head.soft_cap)
-        return Decoder(self._embedding(), layers=[], norm=self._norm(spec.norm), head=head, operations=self.operations)
+        return Decoder(
+            self._embedding(),
+            layers=[],
+            norm=self._norm(spec.norm),
+            head=head,
+            operations=self.operations,
+            token_inputs=self._token_inputs(spec.token_inputs),
+        )
 
     def load_layer(self, layer: int, max_model_len: int) -> DecoderLayer:
         spec = self.config.spec.layers[layer]
@@ -86,7 +103,30 @@ class DecoderLoader:
             feed_forward_output_norm=self._norm(spec.feed_forward_output_norm, layer),
             norms_follow_sum=spec.norms_follow_sum,
             residual_scale=spec.residual_scale,
+            token_input=self._token_input(layer, spec.token_input),
+            scale=None if spec.scale is None else self._scale(layer, spec.scale),
         )
+
+    def _scale(self, layer: int, path: str) -> torch.Tensor:
+        return (
+            self._tensor(layer_path(self.config.spec, layer) + path)
+            .to(self.scheme.compute_dtype, copy=True)
+            .to(self.device)
+        )
+
+    def _token_input(self, layer: int, spec: TokenInputSpec | None) -> TokenInput | None:
+        if spec is None:
+            return None
+        gate, output = self._linear(layer, (spec.gate,)), self._linear(layer, (spec.output,))
+        norm = self._given_norm(spec.norm, layer)
+        return TokenInput(gate, output, norm, self.operations, spec.activation)
+
+    def _token_inputs(self, spec: TokenInputsSpec | None) -> TokenInputs | None:
+        if spec is None:
+            return None
+        table = self._tensor(f"{spec.rows.path}.weight", copy=True).to(self.device)
+        projection, norm = self._linear(None, (spec.projection,)), self._norm_weight("", spec.norm).to(self.device)
+        return TokenInputs(table, spec.rows.scale, projection, spec.projection_scale, norm, spec.norm.eps, spec.scale)
 
     def _mixer(self, layer: int, spec: MixerSpec, max_model_len: int) -> Mixer:
         if isinstance(spec, DeltaNetSpec):
@@ -99,6 +139,7 @@ class DecoderLoader:
             rotary=self._rotary(layer, spec, max_model_len),
             gated_heads=spec.num_heads if spec.has_output_gate else 0,
             sinks=None if spec.sinks is None else self._sinks(layer, spec.sinks),
+            keys_that_are_values=spec.num_kv_heads * spec.head_dim if spec.values_are_keys else 0,
         )
 
     def _delta_net(self, layer: int, spec: DeltaNetSpec) -> DeltaNet:
@@ -170,19 +211,21 @@ class DecoderLoader:
             positions = rows.to(dtype, copy=True).to(self.device)
         return Embedding(table, dtype, spec.scale, positions, self._projection(spec.projection))
 
-    def _linear(self, layer: int, linears: Sequence[LinearSpec]) -> LoraLinear:
-        method = self.linears(f"{layer}.{self._kinds[layer, linears[0].path]}", lambda: self._packed(layer, linears))
-        kinds = tuple(self._kinds[layer, linear.path] for linear in linears)
-        return LoraLinear(method, layer, kinds, self.operations)
+    def _linear(self, layer: int | None, linears: Sequence[LinearSpec]) -> LoraLinear:
+        """layer: the one they belong to; None: none."""
+        kinds = tuple(linear.kind if layer is None else self._kinds[layer, linear.path] for linear in linears)
+        name = kinds[0] if layer is None else f"{layer}.{kinds[0]}"
+        return LoraLinear(self.linears(name, lambda: self._packed(layer, linears)), layer or 0, kinds, self.operations)
 
-    def _packed(self, layer: int, specs: Sequence[LinearSpec]) -> LinearMethod:
+    def _packed(self, layer: int | None, specs: Sequence[LinearSpec]) -> LinearMethod:
         weights = [self._weight(layer_linear(self.config.spec, layer, spec), spec) for spec in specs]
         kinds = [spec.kind for spec in specs]
-        method, scales = self.scheme.create_for(weights), self.folded.of_input(layer, kinds)
+        method = self.scheme.create_for(weights)
+        scales = None if layer is None else self.folded.of_input(layer, kinds)
         if scales is not None:
             method = ScaledInputLinear(method, scales.to(self.device))
         for part, spec in enumerate(specs):
-            outputs = self.folded.of_output(layer, spec.kind)
+            outputs = None if layer is None else self.folded.of_output(layer, spec.kind)
             bias = self._bias(layer_path(self.config.spec, layer) + spec.path, spec.has_bias)
             if outputs is not None:
                 weights[part], bias = scaled_rows(weights[part], outputs), None if bias is None else bias * outputs
@@ -231,10 +274,11 @@ class DecoderLoader:
         return finite_floats(name, weight, self.stored_dtype) if isinstance(weight, torch.Tensor) else weight
 
     def _norm(self, spec: NormSpec | None, layer: int | None = None) -> Norm | None:
+        return None if spec is None else self._given_norm(spec, layer)
+
+    def _given_norm(self, spec: NormSpec, layer: int | None = None) -> Norm:
         """layer: the one it belongs to; None: none."""
-        if spec is None:
-            return None
-        prefix = "" if layer is None else layer_path(self.config.spec, layer)
+        prefix = layer_path(self.config.spec, layer)
         scales = None if layer is None else self.folded.of_norm(layer, spec.kind)
         parts = [self._norm_weight(prefix, spec)]
         if spec.is_layer_norm:
@@ -245,10 +289,9 @@ class DecoderLoader:
         return Norm(self._kinds[layer, spec.path], weight, spec.eps, self.operations, bias[0] if bias else None)
 
     def _norm_weight(self, prefix: str, spec: NormSpec) -> torch.Tensor:
-        """What rows are multiplied by."""
+        """What rows are multiplied by. A sum with 1 keeps all its bits."""
         stored = self._tensor(f"{prefix}{spec.path}.weight")
-        weight = stored.float() + 1 if spec.adds_one else stored
-        return weight.to(self.scheme.compute_dtype, copy=True)
+        return stored.float() + 1 if spec.adds_one else stored.to(self.scheme.compute_dtype, copy=True)
 
     def _tensor(self, name: str, copy: bool = False) -> torch.Tensor:
         return finite_floats(name, self.checkpoint.tensor(name), self.stored_dtype, copy)

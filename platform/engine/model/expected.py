@@ -7,7 +7,7 @@ from loraplex.quant.formats.read import tensor_specs
 from loraplex.quant.formats.specification import FLOATS, IGNORED, Linear, TensorSpec, tensor
 
 from .config import ModelConfig
-from .description.spec import AttentionSpec, DeltaNetSpec, LayerSpec, LinearSpec, ModelSpec, NormSpec
+from .description.spec import AttentionSpec, DeltaNetSpec, EmbeddingSpec, LayerSpec, LinearSpec, ModelSpec, NormSpec
 
 SCORE: Final = "score"
 """The head of a model that classifies."""
@@ -29,18 +29,19 @@ class StoredTensors(Protocol):
 def expected_tensors(config: ModelConfig, stored: StoredTensors) -> dict[str, TensorSpec]:
     """What every tensor of a checkpoint of this configuration must be. ValueError for a quantization that does not
     divide the linears."""
-    specs = _embedding_tensors(config) | _norm_tensors("", config.spec.norm) | _head_tensors(config, stored)
+    specs = _embedding_tensors(config, config.spec.embedding) | _norm_tensors("", config.spec.norm)
+    specs |= _head_tensors(config, stored) | _token_inputs_tensors(config, stored)
     for number, layer in enumerate(config.spec.layers):
         specs |= _layer_tensors(config, stored, number, layer)
     return specs
 
 
-def layer_path(spec: ModelSpec, layer: int) -> str:
-    """What the names of the layer's tensors begin with."""
-    return f"{spec.layers_path}.{layer}."
+def layer_path(spec: ModelSpec, layer: int | None) -> str:
+    """What the names of the layer's tensors begin with; None: of what the model has once, whose paths are whole."""
+    return "" if layer is None else f"{spec.layers_path}.{layer}."
 
 
-def layer_linear(spec: ModelSpec, layer: int, linear: LinearSpec) -> Linear:
+def layer_linear(spec: ModelSpec, layer: int | None, linear: LinearSpec) -> Linear:
     return Linear(layer_path(spec, layer) + linear.path, linear.outputs, linear.inputs)
 
 
@@ -81,13 +82,20 @@ def _head_tensors(config: ModelConfig, stored: StoredTensors) -> dict[str, Tenso
     return projection | {f"{head.path}.{suffix}": spec for suffix, spec in specs.items()}
 
 
-def _embedding_tensors(config: ModelConfig) -> dict[str, TensorSpec]:
-    embedding = config.spec.embedding
+def _embedding_tensors(config: ModelConfig, embedding: EmbeddingSpec) -> dict[str, TensorSpec]:
     specs = {f"{embedding.path}.weight": tensor(FLOATS, (embedding.vocab_size, embedding.size))}
     if embedding.positions is not None:
         rows = config.max_position_embeddings + embedding.position_offset
         specs[f"{embedding.positions}.weight"] = tensor(FLOATS, (rows, config.hidden_size))
     return specs | _projection_tensors(embedding.projection)
+
+
+def _token_inputs_tensors(config: ModelConfig, stored: StoredTensors) -> dict[str, TensorSpec]:
+    own = config.spec.token_inputs
+    if own is None:
+        return {}
+    projection = _all_linear_tensors(config, stored, None, own.projection)
+    return _embedding_tensors(config, own.rows) | _norm_tensors("", own.norm) | projection
 
 
 def _projection_tensors(linear: LinearSpec | None) -> dict[str, TensorSpec]:
@@ -107,11 +115,11 @@ def _layer_tensors(config: ModelConfig, stored: StoredTensors, number: int, laye
     for norm in layer.norms():
         specs |= _norm_tensors(prefix, norm)
     for spec in layer.linears():
-        linear = layer_linear(config.spec, number, spec)
-        own = _linear_tensors(config, stored, linear, spec) | _bias(config, spec)
-        specs |= {f"{linear.name}.{suffix}": found for suffix, found in own.items()}
+        specs |= _all_linear_tensors(config, stored, number, spec)
     if isinstance(layer.mixer, DeltaNetSpec):
         specs |= {prefix + name: tensor(FLOATS, shape) for name, shape in layer.mixer.tensors().items()}
+    if layer.scale is not None:
+        specs[prefix + layer.scale] = tensor(FLOATS, (1,))
     if isinstance(layer.mixer, AttentionSpec):
         if layer.mixer.sinks is not None:
             specs[prefix + layer.mixer.sinks] = tensor(FLOATS, (layer.mixer.num_heads,))
@@ -119,6 +127,14 @@ def _layer_tensors(config: ModelConfig, stored: StoredTensors, number: int, laye
             parent = layer.mixer.output.path.rpartition(".")[0]
             specs |= {f"{prefix}{parent}.{scale}": IGNORED for scale in CACHE_SCALES}
     return specs
+
+
+def _all_linear_tensors(
+    config: ModelConfig, stored: StoredTensors, layer: int | None, spec: LinearSpec
+) -> dict[str, TensorSpec]:
+    linear = layer_linear(config.spec, layer, spec)
+    own = _linear_tensors(config, stored, linear, spec) | _bias(config, spec)
+    return {f"{linear.name}.{suffix}": found for suffix, found in own.items()}
 
 
 def _linear_tensors(

@@ -180,6 +180,7 @@ def _attention_fits(mixer: Attention, rotary: Rotary, cache: CpuAttention) -> bo
         and own.sin is rotary.sin
         and not attention.sinks
         and attention.keys_of is None
+        and not mixer.keys_that_are_values
     )
 
 
@@ -190,7 +191,8 @@ def _inner(method: LinearMethod) -> LinearMethod:
 def _ends_fit(decoder: Decoder) -> bool:
     embedding, norm = decoder.embedding, decoder.norm
     plain = embedding.scale == 1.0 and embedding.positions is None and embedding.projection is None
-    return plain and decoder.head.is_plain and norm is not None and norm.bias is None and norm.kind == NORMS[2]
+    has_own = norm is not None and norm.bias is None and norm.kind == NORMS[2]
+    return plain and decoder.head.is_plain and decoder.token_inputs is None and has_own
 
 
 def _fits(layer: DecoderLayer, rotary: Rotary, cache: CpuAttention) -> bool:
@@ -203,6 +205,8 @@ def _fits(layer: DecoderLayer, rotary: Rotary, cache: CpuAttention) -> bool:
         and layer.feed_forward_output_norm is None
         and not layer.norms_follow_sum
         and layer.residual_scale == 1.0
+        and layer.token_input is None
+        and layer.scale is None
         and (feed_forward.activation, feed_forward.is_gated) == ("silu", True)
         and all(norm is not None and norm.bias is None and norm.weight.dtype == torch.float32 for norm in norms)
         and [norm.kind for norm in layer.norms()] == list(NORMS[:2])

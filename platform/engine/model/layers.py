@@ -85,10 +85,14 @@ class Attention:
     """[H] float32, where the layer has them."""
     gated_heads: int = 0
     """Query heads that are each followed by their output's gate; 0: none is."""
+    keys_that_are_values: int = 0
+    """Numbers of a token's keys, the last that `inputs` gives, where values are the same; 0: they are not."""
 
     def apply(self, x: torch.Tensor, cast: Float8Rows | None, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
         """The new tokens' keys and values go to the cache on the way."""
         qkv, gate = self._ungated(self.inputs.apply(x, batch, cast))
+        if self.keys_that_are_values:
+            qkv = torch.cat((qkv, qkv[:, -self.keys_that_are_values :]), dim=1)
         query = cache.rotate_and_write(self.place, qkv, self.rotary, batch)
         if (
             batch.lora is not None
@@ -177,6 +181,22 @@ class FeedForward:
         return self.output.apply(product, batch, cast)
 
 
+@dataclass(slots=True)
+class TokenInput:
+    """What the layer makes of its own input of each token."""
+
+    gate: LoraLinear
+    output: LoraLinear
+    norm: Norm
+    operations: Operations
+    activation: Activation
+
+    def apply(self, x: torch.Tensor, given: torch.Tensor, batch: Batch, layer: int) -> torch.Tensor:
+        """x [T, C] of the stream, given [T, P] -> [T, C]."""
+        gate = self.operations.activate(self.gate.apply(x, batch), self.activation)
+        return self.norm.apply(self.output.apply(gate * given, batch), batch, layer)
+
+
 @dataclass(slots=True, kw_only=True)
 class DecoderLayer:
     index: int
@@ -188,22 +208,43 @@ class DecoderLayer:
     feed_forward_output_norm: Norm | None = None
     norms_follow_sum: bool = False
     residual_scale: float = 1.0
+    token_input: TokenInput | None = None
+    scale: torch.Tensor | None = None
+    """[1] in the dtype of the stream, which is multiplied by it in the end."""
 
-    def apply(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
-        """x [T, C] is what was computed last and not yet added to the residual stream; so is what is returned."""
+    def apply(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        batch: Batch,
+        cache: AttentionBackend,
+        given: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """x [T, C] is what was computed last and not yet added to the residual stream; so is what is returned. `given`
+        [T, P]: the layer's own input of each token, where it has a `token_input`."""
         normed, cast = self._enter(self.mixer_norm, self.mixer.inputs, x, residual, batch)
         x = self.mixer.apply(normed, cast, batch, cache)
         x = self._leave(self.mixer_norm, self.mixer_output_norm, x, residual, batch)
         normed, cast = self._enter(self.feed_forward_norm, self.feed_forward.inputs, x, residual, batch)
         x = self.feed_forward.apply(normed, cast, batch)
-        return self._leave(self.feed_forward_norm, self.feed_forward_output_norm, x, residual, batch)
+        x = self._leave(self.feed_forward_norm, self.feed_forward_output_norm, x, residual, batch)
+        if self.token_input is not None:
+            assert given is not None
+            residual += x
+            x = self.token_input.apply(residual, given, batch, self.index)
+        if self.scale is not None:
+            residual.add_(x).mul_(self.scale)
+            x = torch.zeros_like(x)
+        return x
 
     def linears(self) -> tuple[LoraLinear, ...]:
-        return *self.mixer.linears(), self.feed_forward.inputs, self.feed_forward.output
+        own = () if self.token_input is None else (self.token_input.gate, self.token_input.output)
+        return *self.mixer.linears(), self.feed_forward.inputs, self.feed_forward.output, *own
 
     def norms(self) -> list[Norm]:
         norms = (self.mixer_norm, self.mixer_output_norm, self.feed_forward_norm, self.feed_forward_output_norm)
-        return [norm for norm in norms if norm is not None]
+        own = None if self.token_input is None else self.token_input.norm
+        return [norm for norm in (*norms, own) if norm is not None]
 
     def _enter(
         self, norm: Norm | None, reader: LoraLinear, x: torch.Tensor, residual: torch.Tensor, batch: Batch

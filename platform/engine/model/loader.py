@@ -59,9 +59,13 @@ class Checkpoint:
         for name, place in self._files.items():
             if name.endswith((DERIVED, *spec.derived)):
                 continue
-            other = next((what for start, what in spec.left_out.items() if name.startswith(start)), None)
+            ours = _renamed(name, spec)
+            other = next(
+                (what for start, what in spec.left_out.items() if name.startswith(start) or ours.startswith(start)),
+                None,
+            )
             if other is None:
-                named[_renamed(name, spec)] = place
+                named[ours] = place
             else:
                 self.left_out[other] = self.left_out.get(other, 0) + 1
         body, _, embedding = spec.embedding.path.partition(".")

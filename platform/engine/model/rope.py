@@ -34,7 +34,16 @@ def inverse_frequencies(rope: RopeConfig) -> tuple[torch.Tensor, float]:
         return _llama3(plain, rope.parameters), 1.0
     if rope.kind == "yarn":
         return _yarn(plain, rope), _yarn_attention_factor(rope.parameters)
+    if rope.kind == "proportional":
+        return _proportional(plain, rope), 1.0
     return plain, 1.0
+
+
+def _proportional(plain: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+    """The slowest of the whole head's frequencies stand still."""
+    turning = int(rope.parameters.get("partial_rotary_factor", 1.0) * rope.dims // 2)
+    still = torch.arange(len(plain)) >= turning
+    return plain.masked_fill(still, 0.0) / rope.parameters.get("factor", 1.0)
 
 
 def _llama3(plain: torch.Tensor, parameters: Mapping[str, float]) -> torch.Tensor:

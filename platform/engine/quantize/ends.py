@@ -36,6 +36,25 @@ def embed_tokens(
     return x + checkpoint.tensor(f"{own.positions}.weight")[first : first + token_ids.shape[1]].float()
 
 
+def token_inputs(
+    spec: ModelSpec, checkpoint: Checkpoint, linear: Linear, token_ids: torch.Tensor, x: torch.Tensor
+) -> torch.Tensor | None:
+    """What each layer gets of each token, [layers, S, L, P], of what the first layer reads, x [S, L, C]; None where
+    layers get nothing."""
+    own = spec.token_inputs
+    if own is None:
+        return None
+    rows = F.embedding(token_ids, checkpoint.tensor(f"{own.rows.path}.weight")).float() * own.rows.scale
+    projected = _by_layer(linear(own.projection.path, x) * own.projection_scale, own.size)
+    weight = {name: checkpoint.tensor(name).float() for name in (f"{own.norm.path}.weight",)}
+    return (normed(weight, own.norm, projected) + _by_layer(rows, own.size)) * own.scale
+
+
+def _by_layer(x: torch.Tensor, size: int) -> torch.Tensor:
+    """[S, L, layers * P] -> [layers, S, L, P]."""
+    return torch.stack(torch.split(x, size, dim=-1))
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """What is done to the stream behind the last layer."""

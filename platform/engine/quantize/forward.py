@@ -20,6 +20,7 @@ from ..model.description.spec import (
     LayerSpec,
     LinearSpec,
     NormSpec,
+    TokenInputSpec,
 )
 from ..model.layer_inputs import place_of
 from ..model.rope import RopeTables, rope_tables
@@ -33,6 +34,20 @@ LayerTensors = Mapping[str, torch.Tensor]
 def plain_linear(tensors: LayerTensors, name: str, x: torch.Tensor) -> torch.Tensor:
     """x [..., in] -> [..., out]."""
     return F.linear(x, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+
+
+KeysAndValues = tuple[torch.Tensor, torch.Tensor]
+"""[S, KV heads, L, D] each, as scores and sums take them."""
+
+
+@dataclass(slots=True)
+class Beside:
+    """What a layer has beside the stream, of the same sequences."""
+
+    token_input: torch.Tensor | None = None
+    """[S, L, P]"""
+    keys_and_values: KeysAndValues | None = None
+    """Those of another layer, where this one reads them; else its own, once it was applied."""
 
 
 Linear = Callable[[LayerTensors, str, torch.Tensor], torch.Tensor]
@@ -51,16 +66,28 @@ class LayerForward:
     device: torch.device = CPU
     linear: Linear = plain_linear
 
-    def apply(self, tensors: LayerTensors, x: torch.Tensor, observe: Observe | None = None) -> torch.Tensor:
+    def apply(
+        self, tensors: LayerTensors, x: torch.Tensor, observe: Observe | None = None, beside: Beside | None = None
+    ) -> torch.Tensor:
         """x [S, L, C] -> [S, L, C], the residual stream after this layer."""
-        spec, see = self.spec, observe or (lambda place, rows: None)
+        spec, see, beside = self.spec, observe or (lambda place, rows: None), beside or Beside()
         read = x if spec.norms_follow_sum else normed(tensors, spec.mixer_norm, x)
         if isinstance(spec.mixer, DeltaNetSpec):
             x = self._add(tensors, x, self._delta_net(tensors, spec.mixer, read, see), True)
         else:
-            x = self._add(tensors, x, self._attention(tensors, spec.mixer, read, see), True)
+            x = self._add(tensors, x, self._attention(tensors, spec.mixer, read, see, beside), True)
         read = x if spec.norms_follow_sum else normed(tensors, spec.feed_forward_norm, x)
-        return self._add(tensors, x, self._feed_forward(tensors, spec.feed_forward, read, see), False)
+        x = self._add(tensors, x, self._feed_forward(tensors, spec.feed_forward, read, see), False)
+        if spec.token_input is not None:
+            assert beside.token_input is not None
+            x = x + self._token_input(tensors, spec.token_input, x, beside.token_input, see)
+        return x if spec.scale is None else x * tensors[spec.scale]
+
+    def _token_input(
+        self, tensors: LayerTensors, spec: TokenInputSpec, x: torch.Tensor, given: torch.Tensor, see: Observe
+    ) -> torch.Tensor:
+        gate = _activate(self._group(tensors, (spec.gate,), x, see), spec.activation)
+        return normed(tensors, spec.norm, self._group(tensors, (spec.output,), gate * given, see))
 
     def _add(self, tensors: LayerTensors, x: torch.Tensor, given: torch.Tensor, is_mixer: bool) -> torch.Tensor:
         spec = self.spec
@@ -92,25 +119,37 @@ class LayerForward:
         mixed = delta_rule(spec, tensors, self._group(tensors, spec.inputs, x, see))
         return self._group(tensors, (spec.output,), mixed, see)
 
-    def _attention(self, tensors: LayerTensors, spec: AttentionSpec, x: torch.Tensor, see: Observe) -> torch.Tensor:
-        assert spec.keys_of is None, "keys and values of another layer need that layer"
+    def _attention(
+        self, tensors: LayerTensors, spec: AttentionSpec, x: torch.Tensor, see: Observe, beside: Beside
+    ) -> torch.Tensor:
         query_size, key_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
         qkv, gate = self._group(tensors, spec.inputs, x, see), None
         if spec.has_output_gate:
             both = qkv[..., : 2 * query_size].reshape(*qkv.shape[:-1], spec.num_heads, 2, spec.head_dim)
             gate = both[..., 1, :].flatten(-2)
             qkv = torch.cat([both[..., 0, :].flatten(-2), qkv[..., 2 * query_size :]], dim=-1)
-        query, key, value = torch.split(qkv, [query_size, key_size, key_size], dim=-1)
+        query, rest = qkv[..., :query_size], qkv[..., query_size:]
         query = self._rotate(self._heads(_head_normed(tensors, spec.query_norm, query, spec.head_dim), spec.head_dim))
-        key = self._rotate(self._heads(_head_normed(tensors, spec.key_norm, key, spec.head_dim), spec.head_dim))
-        value = self._heads(value, spec.head_dim)
-        if spec.value_norm_eps is not None:
-            value = F.rms_norm(value, (spec.head_dim,), None, spec.value_norm_eps)
+        if spec.keys_of is None:
+            value = rest if spec.values_are_keys else rest[..., key_size:]
+            beside.keys_and_values = self._keys_and_values(tensors, spec, rest[..., :key_size], value)
+        assert beside.keys_and_values is not None
+        key, value = beside.keys_and_values
         mixed = _attend(spec, query, key, value, None if spec.sinks is None else tensors[spec.sinks])
         mixed = mixed.transpose(1, 2).flatten(2)
         if gate is not None:
             mixed = mixed * torch.sigmoid(gate)
         return self._group(tensors, (spec.output,), mixed, see)
+
+    def _keys_and_values(
+        self, tensors: LayerTensors, spec: AttentionSpec, key: torch.Tensor, value: torch.Tensor
+    ) -> KeysAndValues:
+        """key and value [S, L, heads * D]."""
+        key = self._rotate(self._heads(_head_normed(tensors, spec.key_norm, key, spec.head_dim), spec.head_dim))
+        value = self._heads(value, spec.head_dim)
+        if spec.value_norm_eps is not None:
+            value = F.rms_norm(value, (spec.head_dim,), None, spec.value_norm_eps)
+        return key, value
 
     def _heads(self, x: torch.Tensor, head_dim: int) -> torch.Tensor:
         """[S, L, heads * D] -> [S, heads, L, D]."""
@@ -133,10 +172,8 @@ class LayerForward:
 
 
 def layer_forward(spec: LayerSpec, length: int, device: torch.device = CPU) -> LayerForward:
-    """For sequences of at most `length` tokens. ValueError for a layer that is not computed here."""
+    """For sequences of at most `length` tokens."""
     mixer = spec.mixer
-    if isinstance(mixer, AttentionSpec) and mixer.keys_of is not None:
-        raise ValueError("layers with keys and values of other layers are not supported")
     if isinstance(mixer, DeltaNetSpec) or mixer.rope is None:
         return LayerForward(spec, None, device)
     cosines, sines = rope_tables(mixer.rope, length)

@@ -19,10 +19,12 @@ from loraplex.quant.weights.export import exported_tensors, quantization_config
 from loraplex.quant.weights.recipe import Recipe, choose_recipe
 from loraplex.quant.weights.rounding import check_group_size
 
-from ..model.config import DTYPES, ModelConfig, read_json
+from ..model.config import ModelConfig, read_json
+from ..model.description.config_fields import DTYPES
+from ..model.description.spec import LayerSpec
 from ..model.expected import layer_path
 from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
-from ..model.layer_inputs import INPUTS, place_of
+from ..model.layer_inputs import GATE_UP, INPUTS, NORMS, QKV, place_of
 from ..model.loader import Checkpoint
 from ..text.tokenizer import Tokenizer
 from .ends import End, embed_tokens
@@ -60,11 +62,21 @@ def open_unquantized(folder: Path) -> tuple[ModelConfig, Checkpoint]:
 def _require_llama_shape(config: ModelConfig) -> None:
     """The recipes know which norm or linear makes each input of Llama's layers."""
     for layer in config.spec.layers:
-        if [place_of(group) for group in layer.linear_groups()] != list(INPUTS) or layer.mixer_norm is None:
+        if not _is_llama_shaped(layer):
             raise ValueError(
                 f"{config.architecture} cannot be quantized to a checkpoint here; serve it with --quantization int8, "
                 "fp8 or int4, which quantizes its weights as they are loaded"
             )
+
+
+def _is_llama_shaped(layer: LayerSpec) -> bool:
+    norms = layer.mixer_norm, layer.feed_forward_norm
+    return (
+        [place_of(group) for group in layer.linear_groups()] == list(INPUTS)
+        and [norm.path for norm in norms if norm is not None and not norm.adds_one] == [NORMS[QKV], NORMS[GATE_UP]]
+        and layer.mixer_output_norm is layer.feed_forward_output_norm is None
+        and not layer.norms_follow_sum
+    )
 
 
 def quantize_checkpoint(

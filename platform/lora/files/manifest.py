@@ -76,6 +76,8 @@ class BaseSignature:
     hidden_size: int = 0
     tied: bool = False
     """Whether embedding and head are one weight."""
+    knows_tokens_by_layer: bool = False
+    """Whether each layer has an input of its own for each token: adapters bring none for tokens that they add."""
     prefix: str = "model."
     """Before the name of every module but the head."""
     layers_path: str = "layers"

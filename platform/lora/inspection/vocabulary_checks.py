@@ -136,5 +136,10 @@ def _count(rows: tuple[TokenRows, ...], base: BaseSignature, problems: list[str]
 def _compare_sizes(sizes: list[int], base: BaseSignature, problems: list[str]) -> None:
     if len(set(sizes)) > 1:
         problems.append(f"embed_tokens has {sizes[0]:,} rows and lm_head {sizes[1]:,}; they must match")
+    if sizes and max(sizes) > base.vocab_size and base.knows_tokens_by_layer:
+        problems.append(
+            f"{max(sizes) - base.vocab_size:,} tokens are added, and each layer of the base has an input of its own "
+            "for each token, which no adapter brings"
+        )
     if sizes and max(sizes) > base.vocab_size + MAX_TOKENS:
         problems.append(f"{max(sizes) - base.vocab_size:,} tokens are added; the limit is {MAX_TOKENS:,}")

@@ -1,5 +1,6 @@
 """Fields of a config.json, each read and checked in one place. ValueError says what is missing or unsupported."""
 
+import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,15 +22,36 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = {
 """transformers' names of what is computed here."""
 FULL, SLIDING = "full_attention", "sliding_attention"
 """What transformers calls a layer's attention."""
+DTYPES: Final = ("bfloat16", "float16", "float32")
+"""That weights may be stored in."""
 ROPE_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "default": (),
     "linear": ("factor",),
     "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "original_max_position_embeddings"),
+    "proportional": (),
 }
-"""What each supported kind of rope scaling must say. Yarn has options besides."""
+"""What each supported kind of rope scaling must say. Yarn and proportional have options besides."""
 YARN_OPTIONS: Final = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
+PROPORTIONAL_OPTIONS: Final = ("factor", "partial_rotary_factor")
+
+
+def stored_dtype(raw: Raw) -> str:
+    """Of the weights: one of DTYPES."""
+    name = str(raw.get("dtype") or raw.get("torch_dtype") or "float32").removeprefix("torch.")
+    if name not in DTYPES:
+        raise ValueError(f"the checkpoint's dtype {name} is not supported; supported: {', '.join(DTYPES)}")
+    return name
+
+
+def rounded(value: float, dtype: str) -> float:
+    """To the nearest number of a dtype of DTYPES, ties to even."""
+    if dtype == "bfloat16":
+        [bits] = struct.unpack("<I", struct.pack("<f", value))
+        return float(struct.unpack("<f", struct.pack("<I", (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000))[0])
+    code = "<e" if dtype == "float16" else "<f"
+    return float(struct.unpack(code, struct.pack(code, value))[0])
 
 
 def positive(raw: Raw, name: str, default: int | None = None) -> int:
@@ -110,10 +132,11 @@ def rope(raw: Raw, head_dim: int, *, said: Raw | None = None, may_be_partial: bo
     missing = [name for name in ROPE_PARAMETERS[kind] if said.get(name) is None]
     if missing:
         raise ValueError(f"rope scaling {kind!r} lacks {', '.join(missing)} in config.json")
-    names = ROPE_PARAMETERS[kind] + (YARN_OPTIONS if kind == "yarn" else ())
+    names = ROPE_PARAMETERS[kind] + {"yarn": YARN_OPTIONS, "proportional": PROPORTIONAL_OPTIONS}.get(kind, ())
     parameters = {name: float(said[name]) for name in names if said.get(name) is not None}
     theta = number(dict(raw) | dict(said), "rope_theta", 10_000.0)
-    return RopeConfig(kind, theta, parameters, _rotated(raw, said, head_dim, may_be_partial))
+    dims = head_dim if kind == "proportional" else _rotated(raw, said, head_dim, may_be_partial)
+    return RopeConfig(kind, theta, parameters, dims)
 
 
 def _rotated(raw: Raw, said: Raw, head_dim: int, may_be_partial: bool) -> int:

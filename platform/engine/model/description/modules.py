@@ -87,7 +87,8 @@ def _ends(spec: ModelSpec) -> dict[str, ModuleKind]:
         HEAD: ModuleKind(head.path, "head", own.size, own.vocab_size),
         EMBEDDING: ModuleKind(own.path.removeprefix(prefix), "embedding", own.vocab_size, own.size),
     }
-    for linear in (own.projection, head.projection):
+    given = None if spec.token_inputs is None else spec.token_inputs.projection
+    for linear in (own.projection, head.projection, given):
         if linear is not None:
             path = linear.path.removeprefix(prefix)
             ends[linear.kind] = ModuleKind(path, "linear", linear.inputs, linear.outputs)

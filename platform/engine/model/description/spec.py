@@ -16,7 +16,7 @@ class RopeConfig:
     """How positions become angles. `parameters` holds the numbers of the scaling kind, `theta` apart."""
 
     kind: str
-    """default, linear, dynamic, llama3, yarn or longrope."""
+    """default, linear, dynamic, llama3, yarn, longrope or proportional."""
     theta: float
     parameters: Mapping[str, float]
     dims: int
@@ -83,6 +83,8 @@ class AttentionSpec:
     """Each query head is followed by as many numbers whose sigmoid multiplies the attended values."""
     keys_of: int | None = None
     """The layer whose keys and values it reads instead of its own."""
+    values_are_keys: bool = False
+    """`inputs` are queries and keys; values are what the keys are before their norm and rope."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,16 @@ class FeedForwardSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenInputSpec:
+    """stream += norm(output(activation(gate(stream)) * what the layer gets of each token)), after the feed-forward."""
+
+    gate: LinearSpec
+    output: LinearSpec
+    activation: Activation
+    norm: NormSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """stream += mixer(norm(stream)); stream += feed_forward(norm(stream)), each with what the fields say."""
 
@@ -145,10 +157,16 @@ class LayerSpec:
     """`mixer_norm` and `feed_forward_norm` are over the sum after the block, which they replace (OPT-350m)."""
     residual_scale: float = 1.0
     """Of what mixer and feed-forward give."""
+    token_input: TokenInputSpec | None = None
+    """Of a model that has `token_inputs`."""
+    scale: str | None = None
+    """Path of one number that the stream is multiplied by at the end of the layer."""
 
     def linear_groups(self) -> tuple[tuple[LinearSpec, ...], ...]:
         """Linears that read the same activation and are multiplied as one."""
-        return self.mixer.inputs, (self.mixer.output,), self.feed_forward.inputs, (self.feed_forward.output,)
+        groups = self.mixer.inputs, (self.mixer.output,), self.feed_forward.inputs, (self.feed_forward.output,)
+        own = self.token_input
+        return groups if own is None else (*groups, (own.gate,), (own.output,))
 
     def linears(self) -> Iterator[LinearSpec]:
         for group in self.linear_groups():
@@ -158,7 +176,8 @@ class LayerSpec:
         """Those with a weight that adapters may bring."""
         own = (self.mixer.query_norm, self.mixer.key_norm) if isinstance(self.mixer, AttentionSpec) else ()
         around = (self.mixer_norm, self.mixer_output_norm, self.feed_forward_norm, self.feed_forward_output_norm)
-        yield from (norm for norm in (*around, *own) if norm is not None)
+        last = None if self.token_input is None else self.token_input.norm
+        yield from (norm for norm in (*around, last, *own) if norm is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +193,25 @@ class EmbeddingSpec:
     """Rows of that table before the first position."""
     projection: LinearSpec | None = None
     """From a token's row to the hidden size, where these differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenInputsSpec:
+    """What each layer gets of each token beside the stream: scale * (norm(projection_scale * projection(embedded)) +
+    the token's row), a norm over each layer's part."""
+
+    rows: EmbeddingSpec
+    """Each row has the parts of all layers, one after the other."""
+    projection: LinearSpec
+    """From what the first layer reads."""
+    projection_scale: float
+    norm: NormSpec
+    scale: float
+
+    @property
+    def size(self) -> int:
+        """Of one layer's part."""
+        return self.norm.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,11 +236,12 @@ class ModelSpec:
     norm: NormSpec | None
     """The last one; None: there is none."""
     head: HeadSpec
+    token_inputs: TokenInputsSpec | None = None
     layers_path: str = "model.layers"
     renamed: Mapping[str, str] = field(default_factory=dict)
     """How tensors' names begin in a checkpoint -> how they begin here; the longest that fits counts."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """How the names of tensors begin that are not served -> what they are, for people."""
+    """How the names of tensors begin, here or in a checkpoint, that are not served -> what they are, for people."""
     derived: tuple[str, ...] = ()
     """How the names of buffers end that old checkpoints store and that follow from the description."""
 
@@ -214,3 +253,7 @@ class ModelSpec:
         """The layers that attend, with their numbers."""
         mixers = enumerate(layer.mixer for layer in self.layers)
         return [(number, mixer) for number, mixer in mixers if isinstance(mixer, AttentionSpec)]
+
+    def read_by_others(self) -> frozenset[int]:
+        """The layers whose keys and values later layers read."""
+        return frozenset(mixer.keys_of for _, mixer in self.attention_layers() if mixer.keys_of is not None)

@@ -30,6 +30,8 @@ class Family:
     """Architectures that generate text, in full, where they are called otherwise -> which of `names` they are."""
     hub: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Which of `names` -> examples on the hub, for people."""
+    defaults: Mapping[str, Raw] = field(default_factory=dict)
+    """Of the fields that config.json may leave out, by one of `names`, for families whose checkpoints do."""
     length_field: str = "max_position_embeddings"
     """Of config.json: the tokens that the model was made for."""
 

@@ -9,16 +9,21 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto import AutoModelForCausalLM
 
 from loraplex import LLM, SamplingParams
+from loraplex.engine.certify.certificate import Certificate, CertifyJob
+from loraplex.engine.certify.run import certify
+from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig, base_signature
+from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.offline.outputs import RequestOutput
 from loraplex.engine.sampling.sampler import Sampled, Sampler, SampleRow
 from loraplex.lora.inspection.inspection import inspect_adapter
-from tests.checkpoints import make_adapter, make_tokenizer, reference_model
+from tests.checkpoints import CORPUS, make_adapter, make_tokenizer, reference_model
 
 TOKENS: Final = {"vocab_size": 320, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
 """Of every tiny configuration: those of the tests' tokenizer."""
@@ -101,6 +106,7 @@ def make_base(folder: Path, config: PretrainedConfig, seed: int = 0) -> Path:
 def spread(model: PreTrainedModel) -> None:
     """Random biases, norms and other vectors, and weights large enough that tokens matter."""
     with torch.no_grad():
+        scales = {f"{name}.weight": float(getattr(it, "embed_scale", 1.0)) for name, it in model.named_modules()}
         for name, parameter in model.named_parameters():
             if "norm" in name or ".ln_" in name:
                 centre = 1.0 if float(parameter.mean()) > 0.5 else 0.0  # some norms count from 1
@@ -108,7 +114,11 @@ def spread(model: PreTrainedModel) -> None:
             elif parameter.dim() < 2:
                 parameter.add_(torch.empty_like(parameter).normal_(std=0.3))
             else:
-                parameter.normal_(std=0.3 if "embed" in name or "wte" in name else 1.2 / parameter.shape[-1] ** 0.5)
+                size = 0.3 if "embed" in name or "wte" in name else 1.2 / parameter.shape[-1] ** 0.5
+                parameter.normal_(std=size / scales.get(name, 1.0))
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.uniform_(0.6, 1.3)
 
 
 def check_family(family: Family) -> None:
@@ -153,6 +163,28 @@ def check_completions(family: Family) -> None:
     assert [[one.token_ids for one in output.outputs] for output in outputs] == [[own] * 2 for own in family.tokens]
 
 
+def check_certified(family: Family, adapter: str) -> None:
+    """What certificates compare with is computed by other code: without rounding there is no difference."""
+    found = _certify(family, adapter)
+    for figures in (found.weights, found.kv_cache, found.both):
+        assert figures.top1_agreement == 1 and figures.max_kl < 1e-6, figures
+
+
+def check_rounded(family: Family, adapter: str, quantization: str) -> None:
+    """Weights quantized as they are loaded, beside keys and values of 8 bits."""
+    found = _certify(family, adapter, quantization=quantization, head_quantization="int8", kv_cache_dtype="int8")
+    assert 0 < found.kv_cache.mean_kl < 0.01, found.kv_cache
+    assert 0 < found.both.mean_kl < {"int8": 0.02, "fp8": 0.1, "int4": 0.8}[quantization], found.both
+    SHOWN.append(Shown(_architecture(family), weights=quantization, keys="int8"))
+
+
+def _certify(family: Family, adapter: str, **engine: Any) -> Certificate:
+    job = CertifyJob(
+        EngineConfig(model=str(family.base), **engine), adapter=str(family.adapters[adapter]), prompts=CORPUS
+    )
+    return certify(job)
+
+
 def check_adapters_matter(family: Family) -> None:
     """Without this the others could pass with adapters that do nothing."""
     with _logits_seen() as seen, open_llm(family) as llm:
@@ -182,6 +214,38 @@ def check_refuses_names_only(family: Family, adapter: Path, path: str, folder: P
     assert any(path in failure.message for failure in found.failures()), found.failures()
 
 
+def check_whole(folder: Path, whole: PreTrainedModel, left_out: set[str]) -> None:
+    """The folder of a larger model serves its text part, with an adapter trained on the whole."""
+    torch.manual_seed(0)
+    spread(whole.eval())
+    base, prompt, kinds = make_tokenizer(folder / "base"), list(range(5, 40)), ["q_proj", "o_proj", "down_proj"]
+    whole.save_pretrained(base)
+    targets = rf".*language_model.*({'|'.join(kinds)})"
+    adapted = get_peft_model(whole, LoraConfig(r=6, target_modules=targets, task_type="CAUSAL_LM"))
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(std=0.4 / parameter.shape[1] ** 0.5)
+    adapted.save_pretrained(folder / "adapter")
+    config = json.loads((folder / "adapter" / "adapter_config.json").read_text())
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(config | {"target_modules": kinds}))
+    assert set(Checkpoint(base, ModelConfig.from_folder(base).spec).left_out) == left_out
+    with LLM(base, {"one": folder / "adapter"}, max_model_len=80, num_kv_blocks=64, num_threads=1) as llm:
+        params = SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
+        outputs = llm.generate([prompt, prompt], params, adapter=["one", None], use_tqdm=False)
+    with adapted.disable_adapter():
+        plain = _greedy(adapted, prompt)[0]
+    assert tokens(outputs) == [_greedy(adapted, prompt)[0], plain]
+    assert plain != tokens(outputs)[0]
+
+
+def found(spec: object, path: str) -> object:
+    """What a description says at `path`: layers.0.mixer.window."""
+    for name in path.split("."):
+        spec = spec[int(name)] if isinstance(spec, tuple) else getattr(spec, name)
+    return spec
+
+
 def open_llm(family: Family, **settings: Any) -> LLM:
     defaults = {"max_model_len": 80, "num_kv_blocks": 64, "adapter_memory": 16 << 20, "num_threads": 1}
     return LLM(family.base, family.adapters, **(defaults | family.settings | settings))
@@ -209,19 +273,25 @@ def _targets(family: Family) -> tuple[str, ...]:
     return tuple({name.rpartition(".")[2] for name in names})
 
 
-@torch.inference_mode()
 def _generate_alone(family: Family) -> None:
     model = reference_model(family.base, family.adapters)
     for prompt, name in zip(family.prompts, family.names, strict=True):
         if name is not None:
             model.set_adapter(name)
-        ids = list(prompt)
         with model.disable_adapter() if name is None and family.adapters else nullcontext():
-            for _ in range(NEW_TOKENS):
-                logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
-                ids.append(int(logits[-1].argmax()))
-        family.tokens.append(ids[len(prompt) :])
-        family.logits.append(logits[len(prompt) - 1 :])
+            generated, logits = _greedy(model, prompt)
+        family.tokens.append(generated)
+        family.logits.append(logits)
+
+
+@torch.inference_mode()
+def _greedy(model: Any, prompt: list[int]) -> tuple[list[int], torch.Tensor]:
+    """NEW_TOKENS tokens, and the logits [NEW_TOKENS, V] that each was the largest of."""
+    ids = list(prompt)
+    for _ in range(NEW_TOKENS):
+        logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+        ids.append(int(logits[-1].argmax()))
+    return ids[len(prompt) :], logits[len(prompt) - 1 :]
 
 
 @contextmanager
