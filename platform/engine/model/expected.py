@@ -49,16 +49,22 @@ def head_linear(spec: ModelSpec) -> Linear:
     return Linear(spec.head.path, spec.embedding.vocab_size, spec.embedding.size)
 
 
+def names_of(spec: ModelSpec, name: str) -> tuple[str, ...]:
+    """What checkpoints may call the module `name`; our name first."""
+    return name, *(start + name.removeprefix(ours) for start, ours in spec.renamed.items() if name.startswith(ours))
+
+
 def layout_of(config: ModelConfig, stored: StoredTensors, name: str) -> Layout | None:
     """How the linear `name` is quantized; None for floats."""
     quantization = config.quantization
     suffixes = stored.suffixes(name) - {"bias"}
     if quantization is None:
         return None
-    if not suffixes or not quantization.is_told_by_file(name):
-        return quantization.layout_of(name)
+    names = names_of(config.spec, name)
+    if not suffixes or not quantization.is_told_by_file(*names):
+        return quantization.layout_of(*names)
     is_float = "weight" in suffixes and stored.dtype(f"{name}.weight") in FLOATS
-    return None if is_float else quantization.layout_if_stored(name)
+    return None if is_float else quantization.layout_if_stored(*names)
 
 
 def linear_tensors(config: ModelConfig, stored: StoredTensors, linear: Linear) -> dict[str, TensorSpec]:

@@ -35,6 +35,8 @@ class Checkpoint:
         self.folder = folder
         self._files: dict[str, tuple[Any, str]] = {}
         """By our name of a tensor: its file, and its name there."""
+        self._others: dict[str, Any] = {}
+        """By its name in its file: the file of a tensor that is not served."""
         for name in _weight_files(folder):
             handle = _open(folder / name)
             self._files |= {stored: (handle, stored) for stored in handle.keys()}  # noqa: SIM118
@@ -68,6 +70,7 @@ class Checkpoint:
                 named[ours] = place
             else:
                 self.left_out[other] = self.left_out.get(other, 0) + 1
+                self._others[place[1]] = place[0]
         body, _, embedding = spec.embedding.path.partition(".")
         if f"{spec.embedding.path}.weight" not in named and f"{embedding}.weight" in named:
             heads = (spec.head.path, SCORE)  # a model that was saved without a head has no prefix that sets them apart
@@ -80,6 +83,19 @@ class Checkpoint:
 
     def __contains__(self, name: str) -> bool:
         return name in self._files
+
+    def stored_name(self, name: str) -> str:
+        """In its file."""
+        return self._files[name][1]
+
+    def left_out_from(self, start: str) -> bool:
+        """Whether there is anything that is not served, and whose name begins so."""
+        return any(name.startswith(start) for name in self._others)
+
+    def others(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What of a larger model is not served, by the names in its files."""
+        for name, file in self._others.items():
+            yield name, file.get_tensor(name)
 
     def suffixes(self, prefix: str) -> frozenset[str]:
         """Names without `prefix` and a dot of the tensors right under it."""

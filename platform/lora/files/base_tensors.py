@@ -26,6 +26,7 @@ class BaseTensors:
     def __init__(self, folder: Path, base: BaseSignature) -> None:
         self._folder = folder
         self._renamed = {f"{base.path_of(0, HEAD)}.weight": f"{base.path_of(0, EMBEDDING)}.weight"} if base.tied else {}
+        self._prefix, self._prefixes = base.prefix, base.name_prefixes
         self._headers: dict[str, dict[str, TensorInfo]] = {}
 
     def repeats(self, file: FileIO, brought: TensorInfo, name: str, rows: tuple[int, ...] | None = None) -> bool:
@@ -55,7 +56,12 @@ class BaseTensors:
                 yield from (part.start + np.flatnonzero(differs)).tolist()
 
     def _find(self, name: str) -> tuple[Path, TensorInfo] | None:
-        """Its file, and where it is in there."""
+        """Its file, and where it is in there, whatever the files' names begin with."""
+        rest = name.removeprefix(self._prefix)
+        others = (start + rest for start in self._prefixes if rest != name)
+        return next(filter(None, map(self._find_stored, (name, *others))), None)
+
+    def _find_stored(self, name: str) -> tuple[Path, TensorInfo] | None:
         with suppress(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError):
             index = self._folder / "model.safetensors.index.json"
             shards = json.loads(index.read_bytes())["weight_map"] if index.is_file() else {name: "model.safetensors"}

@@ -20,8 +20,11 @@ _LITERAL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,255}")
 class Fields:
     """What does not fit is reported and replaced by a harmless value."""
 
-    def __init__(self, raw: dict[str, Any], report: Report) -> None:
-        self.raw, self.report = raw, report
+    def __init__(
+        self, raw: dict[str, Any], report: Report, embeddings: frozenset[str] = frozenset({EMBEDDING})
+    ) -> None:
+        """embeddings: what the base's embedding may be called, besides EMBEDDING."""
+        self.raw, self.report, self.embeddings = raw, report, embeddings
 
     def rank(self, value: object, where: str) -> int:
         if type(value) is int and 1 <= value <= MAX_RANK:
@@ -97,10 +100,9 @@ class Fields:
 
     def _rows_by_end(self, key: str, value: object) -> dict[str, tuple[int, ...]]:
         lists = {EMBEDDING: value} if isinstance(value, list) else value or {}
-        if not isinstance(lists, dict) or not set(lists) <= {EMBEDDING, f"model.{EMBEDDING}", HEAD}:
-            self.report.fail(
-                "config", f"{key} is {quote(value)}; it must be token ids, or ids by embed_tokens, lm_head"
-            )
+        if not isinstance(lists, dict) or not set(lists) <= {EMBEDDING, HEAD, *self.embeddings}:
+            name = min(self.embeddings, key=len)
+            self.report.fail("config", f"{key} is {quote(value)}; it must be token ids, or ids by {name}, {HEAD}")
             return {}
         for tokens in lists.values():
             if not isinstance(tokens, list) or not 0 < len(tokens) <= MAX_TOKENS or not _are_tokens(tokens):

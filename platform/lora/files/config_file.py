@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from .activation import KEY as INVOCATION
 from .activation import read_invocation_tokens, refuse_invocation_tokens
 from .config_fields import Fields
+from .manifest import EMBEDDING, BaseSignature
 from .report import Report, quote
 from .strict_json import parse_json
 from .tensor_names import MODULES, ModuleLocation
@@ -109,8 +110,11 @@ class LoraSettings:
         return in_layers and bool(names & self.target_modules)
 
 
-def read_settings(config: bytes, report: Report) -> LoraSettings | None:
-    """None when a value that decides the output is missing or refused; `report` then says each of them."""
+def read_settings(config: bytes, report: Report, base: BaseSignature | None = None) -> LoraSettings | None:
+    """None when a value that decides the output is missing or refused; `report` then says each of them.
+
+    `base`: what names of the embedding and of the layers mean; None: those of most models.
+    """
     if len(config) > MAX_CONFIG:
         report.fail("config", f"adapter_config.json has {len(config):,} bytes; at most {MAX_CONFIG:,} are allowed")
         return None
@@ -122,9 +126,9 @@ def read_settings(config: bytes, report: Report) -> LoraSettings | None:
     if not _is_served(raw, report):
         return None
     before = len(report.findings)
-    fields = Fields(raw, report)
+    fields = Fields(raw, report, _embedding_names(base))
     settings = {"LORA": _read_lora, "IA3": _read_ia3, TOKENS: _read_tokens}[raw["peft_type"]](fields)
-    _refuse_unserved(raw, report)
+    _refuse_unserved(raw, "layers" if base is None else base.layers_path.rpartition(".")[2], report)
     refuse_unknown(raw, _READ | _READ_OF_TOKENS if settings.peft_type == TOKENS else _READ, report)
     refused = any(finding.level == "fail" for finding in report.findings[before:])
     report.settle("config", "all settings in adapter_config.json are supported")
@@ -196,12 +200,17 @@ def _read_lora(fields: Fields) -> LoraSettings:
     )
 
 
-def _refuse_unserved(raw: dict[str, Any], report: Report) -> None:
+def _embedding_names(base: BaseSignature | None) -> frozenset[str]:
+    own = f"model.{EMBEDDING}" if base is None else base.path_of(0, EMBEDDING)
+    return frozenset(name for name in names_of(own) if not name.startswith("^"))
+
+
+def _refuse_unserved(raw: dict[str, Any], layers: str, report: Report) -> None:
     for key, (reason, remedy) in UNSERVED.items():
         if raw.get(key):
             report.fail("features", f"{key} is set: {reason}", remedy)
-    if raw.get("layers_pattern") not in (None, "", [], "layers", ["layers"]):
-        report.fail("features", f"layers_pattern is {quote(raw['layers_pattern'])}; layers must be under 'layers'")
+    if raw.get("layers_pattern") not in (None, "", [], layers, [layers]):
+        report.fail("features", f"layers_pattern is {quote(raw['layers_pattern'])}; layers must be under '{layers}'")
     start = base_changing_start(raw.get("init_lora_weights"))
     if start is not None:
         report.fail("features", *start)

@@ -83,7 +83,7 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     EOFError where the file becomes shorter meanwhile.
     """
     size = os.fstat(file.fileno()).st_size
-    settings = read_settings(config, report)
+    settings = read_settings(config, report, base)
     tensors = read_header(file, size, report)
     head, others = split_head(tensors, settings, base, report)
     if head is not None and not others:

@@ -34,14 +34,14 @@ class CompressedGroups:
     """In the order in which they are asked: names, then patterns, then classes."""
     ignored: tuple[Target, ...]
 
-    def layout_of(self, name: str) -> Layout | None:
-        if self.ignores(name):
+    def layout_of(self, *names: str) -> Layout | None:
+        if self.ignores(*names):
             return None
-        named = (layout for target, layout in self.schemes if target.names(name) or target.is_class)
+        named = (layout for target, layout in self.schemes if target.names(*names) or target.is_class)
         return next(named, None)
 
-    def ignores(self, name: str) -> bool:
-        return any(target.is_class or target.names(name) for target in self.ignored)
+    def ignores(self, *names: str) -> bool:
+        return any(target.is_class or target.names(*names) for target in self.ignored)
 
     @property
     def layouts(self) -> tuple[Layout, ...]:

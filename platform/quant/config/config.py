@@ -34,14 +34,14 @@ class OneLayout:
     rules: tuple[Rule, ...] = ()
     """The first that names a linear decides."""
 
-    def layout_of(self, name: str) -> Layout | None:
-        if self.kept.covers(name) or (name == HEAD and not self.quantizes_head):
+    def layout_of(self, *names: str) -> Layout | None:
+        if self.kept.covers(*names) or (HEAD in names and not self.quantizes_head):
             return None
-        return self.layout_if_stored(name)
+        return self.layout_if_stored(*names)
 
-    def layout_if_stored(self, name: str) -> Layout | None:
+    def layout_if_stored(self, *names: str) -> Layout | None:
         """Of a linear that no list is asked about."""
-        return next((rule.layout for rule in self.rules if rule.target.names(name)), self.layout)
+        return next((rule.layout for rule in self.rules if rule.target.names(*names)), self.layout)
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
@@ -57,22 +57,24 @@ class QuantizationConfig:
     """All of what config.json says, in one spelling: part of the base's fingerprint."""
     kv_cache: KvCacheScheme | None = None
 
-    def layout_of(self, name: str) -> Layout | None:
-        """Of the linear `name`, such as model.layers.3.self_attn.q_proj or lm_head; None for plain floats."""
-        return self.linears.layout_of(name)
+    def layout_of(self, *names: str) -> Layout | None:
+        """Of the linear that has all these names, such as model.layers.3.self_attn.q_proj or lm_head; None for plain
+        floats. A part of a larger model has a name there too, and lists may have either."""
+        return self.linears.layout_of(*names)
 
-    def layout_if_stored(self, name: str) -> Layout | None:
+    def layout_if_stored(self, *names: str) -> Layout | None:
         """The same for a linear whose file has more than floats, where `is_told_by_file`."""
-        return self.linears.layout_if_stored(name) if isinstance(self.linears, OneLayout) else self.layout_of(name)
+        return self.linears.layout_if_stored(*names) if isinstance(self.linears, OneLayout) else self.layout_of(*names)
 
-    def is_told_by_file(self, name: str) -> bool:
-        """Whether the file itself tells if the linear `name` is quantized, and no list: tools read the lists of most
-        methods in different ways. compressed-tensors is exact, but for servers' names of linears that they join: some
-        read qkv_proj in a list as q_proj, k_proj and v_proj, others as nothing."""
+    def is_told_by_file(self, *names: str) -> bool:
+        """Whether the file itself tells if the linear is quantized, and no list: tools read the lists of most methods
+        in different ways. compressed-tensors is exact, but for servers' names of linears that they join: some read
+        qkv_proj in a list as q_proj, k_proj and v_proj, others as nothing."""
         if isinstance(self.linears, OneLayout):
             return True
-        path, _, own = name.rpartition(".")
-        return own in JOINED and self.linears.ignores(f"{path}.{JOINED[own]}")
+        parts = [name.rpartition(".") for name in names]
+        joined = [f"{path}.{JOINED[own]}" for path, _, own in parts if own in JOINED]
+        return bool(joined) and self.linears.ignores(*joined)
 
     @property
     def casts_activations(self) -> bool:

@@ -26,8 +26,11 @@ class Target:
     text: str
     pattern: re.Pattern[str] | None
 
-    def names(self, name: str) -> bool:
-        return name == self.text if self.pattern is None else self.pattern.match(name) is not None
+    def names(self, *names: str) -> bool:
+        """Whether it means the module that has all these names."""
+        if self.pattern is None:
+            return self.text in names
+        return any(self.pattern.match(name) is not None for name in names)
 
     @property
     def is_class(self) -> bool:
@@ -66,10 +69,13 @@ class ModuleList:
     def __init__(self, entries: Iterable[str]) -> None:
         self._targets = parse_targets(entries)
 
-    def covers(self, name: str) -> bool:
-        dotted = f".{name}."
+    def covers(self, *names: str) -> bool:
+        """Whether it lists the module that has all these names."""
+        dotted = [f".{name}." for name in names]
         return any(
-            f".{target.text.strip('.')}." in dotted if target.pattern is None else target.names(name)
+            any(f".{target.text.strip('.')}." in name for name in dotted)
+            if target.pattern is None
+            else target.names(*names)
             for target in self._targets
         )
 

@@ -17,6 +17,7 @@ from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
 from loraplex.engine.startup.scales_file import ScalesFile, write_scales_file
 from tests.checkpoints import make_adapter, make_checkpoint
+from tests.engine.cuda.recurrent_cases import HYBRID
 from tests.engine.cuda_engine import TINY, cuda, small_config
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
@@ -89,6 +90,12 @@ def test_awq_static_scales_and_an_adapter_that_begins_late_are_certified_as_on_a
     assert_alike(one, other, within=0.01)
     assert "compressed-tensors" in other.coverage.quantization and ", scales " in other.coverage.kv_cache_dtype
     assert 1e-3 < one.weights.mean_kl < one.both.mean_kl / 2, "both roundings show"
+
+
+def test_states_of_recurrent_layers_are_certified_as_on_a_cpu(tmp_path: Path) -> None:
+    base = make_checkpoint(tmp_path / "base", "qwen3_5", **(TINY | HYBRID))
+    adapter = make_adapter(tmp_path / "adapter", base, rank=4, seed=2, kinds=("in_proj_qkv", "in_proj_b", "out_proj"))
+    assert_alike(*on_both(base, adapter, quantization="int8"))
 
 
 def test_a_card_without_room_for_a_certificate_says_what_to_change(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,16 +113,8 @@ def test_the_folder_of_the_whole_model_serves_its_text_part(tmp_path: Path) -> N
     """With vision and more predicted tokens beside, and an adapter trained on the whole model."""
     from peft import LoraConfig, get_peft_model
 
-    vision = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64}
-    vision |= {"patch_size": 4, "num_position_embeddings": 16}
-    config = Qwen3_5Config(text_config=WHOLE_VECTORS, vision_config=vision)
-    torch.manual_seed(0)
-    whole = Qwen3_5ForConditionalGeneration(config).eval()
-    spread(whole)
-    base, prompt = tmp_path / "base", list(range(5, 40))
-    whole.save_pretrained(base)
-    make_tokenizer(base)
-    _add_mtp(base)
+    base, prompt = make_whole(tmp_path / "base"), list(range(5, 40))
+    whole = Qwen3_5ForConditionalGeneration.from_pretrained(base, dtype=torch.float32).eval()
     targets = r".*language_model.*(in_proj_qkv|in_proj_a|out_proj|q_proj|down_proj)"
     adapted = get_peft_model(whole, LoraConfig(r=6, target_modules=targets, task_type="CAUSAL_LM"))
     with torch.no_grad():
@@ -141,6 +133,20 @@ def test_the_folder_of_the_whole_model_serves_its_text_part(tmp_path: Path) -> N
         plain = _greedy(adapted, prompt)
     assert tokens(outputs) == [_greedy(adapted, prompt), plain]
     assert plain != tokens(outputs)[0]
+
+
+def make_whole(folder: Path) -> Path:
+    """A folder of the whole model, with vision and more predicted tokens."""
+    vision = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64}
+    vision |= {"patch_size": 4, "num_position_embeddings": 16}
+    config = Qwen3_5Config(text_config=WHOLE_VECTORS, vision_config=vision)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        whole = Qwen3_5ForConditionalGeneration(config)
+        spread(whole)
+    whole.save_pretrained(folder)
+    _add_mtp(folder)
+    return make_tokenizer(folder)
 
 
 @torch.inference_mode()
