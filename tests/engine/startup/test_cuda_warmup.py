@@ -35,6 +35,7 @@ def warmed_shapes(monkeypatch: pytest.MonkeyPatch, tokens: int, sequences: int, 
         adapters=SimpleNamespace(table=SimpleNamespace(extras={}, shapes={})),
         decoder=SimpleNamespace(embedding=SimpleNamespace(table=[])),
         cache=SimpleNamespace(copy_blocks=lambda pairs: None),
+        states=None,
     )  # fmt: skip
     config = EngineConfig(model="none", max_num_batched_tokens=tokens, max_num_seqs=sequences)
     cuda_warmup.warm_up_cuda(runner, config, length)
