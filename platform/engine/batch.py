@@ -49,6 +49,8 @@ class Batch:
     every key and value has its own scale."""
     uneven: bool = False
     """Whether one context of a decode is so long that its keys are shared out although sequences fill the device."""
+    segments: torch.Tensor | None = None
+    """[T] int64: 1 for the tokens of a pair's second text, else 0. None: there are none of such."""
     states: StateSlots | None = None
     """None for a model without recurrent layers."""
 

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from .pooling.wanted import ModelClasses, ModelPooling, Pooling
+from .pooling.wanted import ModelClasses, ModelPooling, Pooling, PoolingKind
 from .sampling_params import SamplingParams
 from .status import AdapterStatus, Clipping, DeviceMemory, Distribution, StructuredStatus, TenantStatus
 
@@ -105,6 +105,8 @@ class GenerateRequest(Message, kw_only=True):
     """Token sequences that must not be put out: those of `params.bad_words`."""
     pooling: Pooling | None = None
     """Instead of a text, one vector of the prompt is asked for; `params` are the defaults and mean nothing."""
+    second_text: int | None = None
+    """Position of the first token of a pair's second text, for models that tell the two apart; None: it is no pair."""
     added_tokens: list[AddedToken] = []
     """Of a structured output's tokenizer, beyond those of the checkpoint's."""
 
@@ -226,6 +228,11 @@ class EngineInfo(Message, kw_only=True):
     pooling_refusal: str = ""
     classes: ModelClasses | None = None
     """Of a base with a classification head."""
+    classified_by: PoolingKind = PoolingKind.LAST
+    """Which tokens a classification head judges by, the base's or an adapter's."""
+    keeps_beginning: bool = False
+    """Whether a prompt that is cut keeps its first tokens, and the special ones at its end, as encoders want it; else
+    it keeps its last."""
     why_silent: str = ""
     """Why it generates no text; empty: it does."""
     quantization: str = ""

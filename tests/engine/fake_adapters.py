@@ -1,6 +1,7 @@
 """FakeAdapters: residency without weights, with loads that end when a test says so."""
 
 import itertools
+from typing import Any
 
 from .fake_model import INVOCATIONS
 
@@ -41,8 +42,9 @@ class FakeAdapters:
         assert self.held[digest]
         return self.vocab_sizes.get(digest, 1 << 30)
 
-    def score_head(self, digest: str) -> None:
+    def score_head(self, digest: str) -> dict[str, Any]:
         assert self.held[digest]
+        return {}
 
     def changes_logits(self, digest: str) -> bool:
         assert self.held[digest]

@@ -53,6 +53,7 @@ class FakeEngine:
         self.pooling: ModelPooling | None = POOLING
         self.classes: ModelClasses | None = None
         self.why_silent = ""
+        self.keeps_beginning = False
         self.heads: dict[str, int] = {}
         """Classes of the heads that adapters bring, by digest."""
         self.registered: dict[str, AdapterSpec] = {}
@@ -228,6 +229,7 @@ class FakeEngine:
             pooling=self.pooling,
             classes=self.classes,
             why_silent=self.why_silent,
+            keeps_beginning=self.keeps_beginning,
             pooling_refusal="" if self.pooling else "modules.json has a module 'Dense'",
         )
         self.state = EngineState.READY

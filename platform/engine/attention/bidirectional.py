@@ -3,14 +3,58 @@
 Shapes: T tokens of packed sequences, H query heads, G KV heads, D head size.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
 import torch
 import torch.nn.functional as F
 
+from ..batch import Batch
+from .backend import Rotary
+from .layer import LayerAttention
+from .prepare import prepare
+
 NEAR_QUERIES: Final = 128
 """Of one product where tokens see near ones alone: products with keys that none of them sees are few then."""
+
+
+class EncoderAttention:
+    """AttentionBackend of layers that are not causal: every step has whole prompts, and no cache is kept."""
+
+    takes_own_norms = False
+
+    def __init__(self, layers: Sequence[LayerAttention]) -> None:
+        assert not any(layer.is_causal for layer in layers)
+        self.layers = layers
+        self._written: tuple[torch.Tensor, torch.Tensor] | None = None
+        """Keys and values of the layer that is being computed."""
+        self._batch: Batch | None = None
+        self._starts = torch.empty(0)
+        """query_starts of that step, on the host."""
+
+    def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
+        self._written = key, value
+
+    def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
+        query, written = prepare(qkv, rotary, self.layers[layer], batch.positions)
+        assert written is not None
+        self.write(layer, *written, batch)
+        return query
+
+    def attend(self, layer: int, query: torch.Tensor, batch: Batch, sinks: torch.Tensor | None = None) -> torch.Tensor:
+        assert self._written is not None and sinks is None
+        if self._batch is not batch:
+            self._batch, self._starts = batch, batch.query_starts.cpu()
+        own, (key, value) = self.layers[layer], self._written
+        reach = None if own.window is None else own.window - 1
+        return attend_all(query, key, value, self._starts, own.scale, reach)
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        """There are none."""
+
+    def cache_bytes(self) -> int:
+        return 0
 
 
 def attend_all(

@@ -16,6 +16,8 @@ class LayerAttention:
     """Of scores."""
     window: int | None = None
     """How many of the latest tokens a token sees, itself among them; None: all."""
+    is_causal: bool = True
+    """False: a token sees those behind it too, as many as before it, and nothing is stored for later steps."""
     soft_cap: float | None = None
     """Scores become soft_cap * tanh(score / soft_cap), before those that no token may see are left out."""
     sinks: bool = False
@@ -40,7 +42,7 @@ class LayerAttention:
     @property
     def numbers_per_token(self) -> int:
         """Of keys and values that the layer itself stores."""
-        return 0 if not self.has_keys else 2 * self.num_kv_heads * self.head_dim
+        return 2 * self.num_kv_heads * self.head_dim if self.has_keys and self.is_causal else 0
 
 
 def owner(layers: Sequence[LayerAttention], layer: int) -> int:

@@ -84,6 +84,7 @@ class Reference:
 
     def head(self) -> "ReferenceHead":
         spec = self._config.spec
+        assert spec.head is not None
         before = End.read(spec, self._checkpoint, CPU)
         if spec.norm is not None:
             path, stored = spec.norm.path, before.tensors

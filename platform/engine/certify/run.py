@@ -49,6 +49,8 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
     engine, folder = job.engine, Path(job.engine.model)
     report(0.0, "reading the models")
     config, base = ModelConfig.from_folder(folder), base_signature(folder)
+    if config.spec.head is None:
+        raise ValueError(f"a certificate compares tokens that a model generates: {config.why_silent}")
     reference = open_reference(job, config)
     folders = folder, reference.folder
     states, cache_words = [files_state(one) for one in folders], kv_cache_words(config, engine)

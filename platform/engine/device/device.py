@@ -48,7 +48,7 @@ def choose_device(config: EngineConfig, model: ModelConfig) -> Device:
         raise ValueError(f"device {config.device!r} is not supported; use {', '.join(DEVICES)}")
     stored = _stored_dtype(config.dtype, model.dtype)
     online = OnlineQuantization(config.quantization, config.head_quantization)
-    cuda = None if config.device == "cpu" else _usable_cuda(config.device)
+    cuda = _chosen_cuda(config, model)
     if cuda is not None:
         scheme, name = choose_cuda_scheme(cuda, stored, model.quantization, online), _name(cuda)
         num_threads = set_host_threads(config.num_threads)
@@ -74,12 +74,21 @@ def _cpu(config: EngineConfig, model: ModelConfig, stored: torch.dtype, online: 
 
 def find_computing(config: EngineConfig, model: ModelConfig) -> Computing:
     """Of the Device that `choose_device` would settle."""
-    if config.device == "cpu" or _usable_cuda(config.device) is None:
+    if _chosen_cuda(config, model) is None:
         from loraplex.quant.schemes.arithmetic import ARITHMETIC
 
         return Computing(ARITHMETIC, cpu_runtime())
     device = choose_device(config, model)
     return Computing(device.arithmetic, device.runtime)
+
+
+def _chosen_cuda(config: EngineConfig, model: ModelConfig) -> torch.device | None:
+    """None: the CPU computes. ValueError as of _usable_cuda."""
+    if not model.spec.keeps_keys:
+        if config.device == "cuda":
+            raise ValueError("encoders such as this model run on CPUs alone; use device cpu")
+        return None
+    return None if config.device == "cpu" else _usable_cuda(config.device)
 
 
 def find_cuda() -> torch.device | None:

@@ -11,16 +11,21 @@ PADDING_BLOCK: Final = PADDING
 
 
 class BlockPool(KeyedPool):
-    """Of blocks of `block_size` tokens. A full block is published with the key of all tokens up to its end."""
+    """Of blocks of `block_size` tokens. A full block is published with the key of all tokens up to its end. With the
+    padding block alone it stores nothing, and sequences take none."""
 
     NAME: ClassVar[str] = "block"
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
-        if num_blocks < 2:
-            raise ValueError(f"the KV cache has {num_blocks} blocks and needs at least 2; give it more memory")
+        if num_blocks < 1:
+            raise ValueError(f"the KV cache has {num_blocks} blocks and needs at least the one that pads")
         super().__init__(num_blocks)
         self.num_blocks = num_blocks
         self.block_size = block_size
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """How many blocks a sequence of so many tokens takes."""
+        return -(-num_tokens // self.block_size) if self.num_usable else 0
 
     def match(self, keys: Iterable[BlockKey]) -> list[int]:
         """The longest run of published blocks with these keys. Nothing is held yet: share() what is used."""

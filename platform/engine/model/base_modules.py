@@ -6,6 +6,7 @@ from loraplex.lora.files.manifest import EMBEDDING, HEAD
 from loraplex.lora.files.values import Bits
 from loraplex.lora.residency.page_copier import bits_of
 from loraplex.lora.residency.pages import DTYPE_NAMES
+from loraplex.quant.linears.scheme import LinearMethod
 
 from .config import ModelConfig
 from .decoder import Decoder
@@ -41,7 +42,7 @@ class DecoderModules:
         if kind == EMBEDDING:
             return self._decoder.embedding.table[first:last].float()
         if kind == HEAD:
-            return self._decoder.head.method.columns(first, last)
+            return self._head_method().columns(first, last)
         linear, part = self._linears[layer, kind]
         return linear.method.columns(first, last)[:, part]
 
@@ -49,7 +50,7 @@ class DecoderModules:
         if kind == EMBEDDING:
             return torch.zeros(self._decoder.embedding.table.shape[1], device=self._decoder.embedding.table.device)
         if kind == HEAD:
-            return self._decoder.head.method.bias()
+            return self._head_method().bias()
         if (layer, kind) in self._norm_biases:
             return self._norm_biases[layer, kind].float()
         linear, part = self._linears[layer, kind]
@@ -73,6 +74,10 @@ class DecoderModules:
     def _head(self) -> torch.Tensor:
         weight = self._checkpoint.head(self._config)
         return weight if isinstance(weight, torch.Tensor) else weight.dequantized()
+
+    def _head_method(self) -> LinearMethod:
+        assert self._decoder.head is not None
+        return self._decoder.head.method
 
     def _add(self, linear: LoraLinear) -> None:
         first = 0

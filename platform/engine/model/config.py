@@ -6,16 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from loraplex.lora.files.manifest import BaseSignature
+from loraplex.lora.files.manifest import BaseSignature, HeadLinear
 from loraplex.quant.config.config import QuantizationConfig, parse_quantization
 
 from .description.config_fields import positive, stored_dtype
 from .description.modules import body_prefix, module_table
 from .description.spec import AttentionSpec, LayerSpec, ModelSpec
-from .families.find import Task, find_family
+from .families.family import Task
+from .families.find import find_family
 from .folder import FOLDED_DIGEST, stores_head
 from .identity.fingerprint import fingerprint_weights
 
+SENTENCE_CONFIG: Final = "sentence_bert_config.json"
 MODULES: Final = "modules.json"
 """Of sentence-transformers: the model makes embeddings."""
 
@@ -28,6 +30,8 @@ class ModelConfig:
     dtype: str
     """What the weights are stored in: bfloat16, float16 or float32."""
     max_position_embeddings: int
+    usual_length: int | None = None
+    """Tokens that it is used with, where it was made for more."""
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
     quantization: QuantizationConfig | None = None
@@ -49,7 +53,10 @@ class ModelConfig:
         generation = Path(folder) / "generation_config.json"
         config = parse_config(read_json(path), read_json(generation) if generation.is_file() else {})
         # Embedding models are often stored without their head, under the name of the model with one.
-        may_lack_head = config.task == "generate" and not config.spec.head.is_tied
+        head = config.spec.head
+        if not config.spec.keeps_keys:
+            config = replace(config, usual_length=_usual_length(Path(folder), config.max_position_embeddings))
+        may_lack_head = config.task == "generate" and head is not None and not head.is_tied
         headless = may_lack_head and (Path(folder) / MODULES).is_file() and not stores_head(Path(folder))
         return replace(config, task="embed") if headless else config
 
@@ -75,7 +82,7 @@ class ModelConfig:
         longest = self.max_position_embeddings
         if asked is not None and not 2 <= asked <= longest:
             raise ValueError(f"max_model_len must be between 2 and {longest}, the model's own, got {asked}")
-        return longest if asked is None else asked
+        return (self.usual_length or longest) if asked is None else asked
 
     @property
     def why_silent(self) -> str:
@@ -99,13 +106,24 @@ def base_signature(folder: str | Path) -> BaseSignature:
         fingerprint_weights(Path(folder), repr(identity) + quantization),
         config.num_layers,
         modules,
+        own_head=_own_head(spec, config.hidden_size),
+        head_path=spec.classifier.owned,
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        tied=spec.head.is_tied,
+        tied=spec.head is not None and spec.head.is_tied,
         knows_tokens_by_layer=spec.token_inputs is not None,
         prefix=prefix,
         layers_path=spec.layers_path.removeprefix(prefix),
         name_prefixes=("", *(start for start, ours in spec.renamed.items() if ours == prefix)),
+    )
+
+
+def _own_head(spec: ModelSpec, hidden_size: int) -> tuple[HeadLinear, ...]:
+    """What adapters that classify bring."""
+    return tuple(
+        HeadLinear(linear.path, linear.inputs or hidden_size, linear.outputs, linear.has_bias)
+        for linear in spec.classifier.linears
+        if spec.classifier.owns(f"{linear.path}.weight")
     )
 
 
@@ -118,11 +136,12 @@ def parse_config(whole: dict[str, Any], generation: dict[str, Any]) -> ModelConf
     """The two JSON documents as a ModelConfig. ValueError says what is missing or unsupported."""
     family, name, task, is_part = find_family(_architectures(whole))
     raw = dict(family.defaults.get(name, {})) | (_text_config(whole) if is_part else whole)
+    spec = family.describe(raw, name)
     return ModelConfig(
-        architecture=f"{name}ForCausalLM",
-        spec=family.describe(raw, name),
+        architecture=f"{name}{'Model' if spec.head is None else 'ForCausalLM'}",
+        spec=spec,
         dtype=stored_dtype(raw),
-        max_position_embeddings=positive(raw, family.length_field),
+        max_position_embeddings=spec.length or positive(raw, family.length_field),
         eos_token_ids=_token_ids(generation.get("eos_token_id"), raw.get("eos_token_id")),
         bos_token_id=raw.get("bos_token_id"),
         quantization=parse_quantization(raw),
@@ -155,6 +174,13 @@ def _text_config(whole: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if name not in PARTS} | {
         name: value for name, value in part.items() if value is not None
     }
+
+
+def _usual_length(folder: Path, longest: int) -> int | None:
+    """As sentence-transformers cuts what it embeds."""
+    path = folder / SENTENCE_CONFIG
+    said = read_json(path).get("max_seq_length") if path.is_file() else None
+    return min(said, longest) if type(said) is int and said > 1 else None
 
 
 def _labels(raw: dict[str, Any]) -> tuple[str, ...]:

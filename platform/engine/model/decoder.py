@@ -35,6 +35,9 @@ class Embedding:
     """[positions, C] in the stream's dtype, added by position."""
     projection: LoraLinear | None = None
     """From E to C, where these differ."""
+    segments: torch.Tensor | None = None
+    """[1 or 2, C] in the stream's dtype, added by the text of a pair; one row is for both."""
+    norm: Norm | None = None
 
     def apply(self, batch: Batch, operations: Operations) -> torch.Tensor:
         """[T, C]."""
@@ -43,7 +46,12 @@ class Embedding:
             x = x * self.scale
         if self.projection is not None:
             x = self.projection.apply(x, batch)
-        return x if self.positions is None else x + self.positions[batch.positions]
+        if self.segments is not None:
+            second = batch.segments is not None and len(self.segments) > 1
+            x = x + (self.segments[batch.segments] if second else self.segments[0])
+        if self.positions is not None:
+            x = x + self.positions[batch.positions]
+        return x if self.norm is None else operations.norm(x, self.norm.weight, self.norm.bias, self.norm.eps)
 
 
 @dataclass(slots=True)
@@ -108,7 +116,8 @@ class Decoder:
     embedding: Embedding
     layers: list[DecoderLayer]
     norm: Norm | None
-    head: Head
+    head: Head | None
+    """None: there are no logits."""
     operations: Operations
     token_inputs: TokenInputs | None = None
     fused: "FusedDecoder | None" = field(default=None)
@@ -155,18 +164,20 @@ class Decoder:
 
     def end(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What the last layer gave, x and residual [T, C], to logits as those of `forward`. Changes neither."""
-        logits, hidden = self._base_logits(x, residual, batch)
-        if batch.lora is not None and len(batch.sample_rows):
+        if self.head is None or not len(batch.sample_rows):
+            return torch.empty(0, self.embedding.table.shape[0], device=x.device)
+        logits, hidden = self._base_logits(self.head, x, residual, batch)
+        if batch.lora is not None:
             logits = self.operations.adapt_logits(logits, hidden, batch.sample_rows, batch.lora)
         return self.head.finish(logits)
 
-    def _base_logits(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _base_logits(
+        self, head: Head, x: torch.Tensor, residual: torch.Tensor, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The base's logits and what they are computed of, in which norms are the adapters' already."""
         rows = batch.sample_rows
-        if not len(rows):
-            return torch.empty(0, self.embedding.table.shape[0], device=x.device), x[rows]
-        x = self.head.project(self.hidden(x, residual, rows, batch), rows, batch)
-        return self.operations.widen_logits(self.head.method.apply(x), batch.lora), x
+        x = head.project(self.hidden(x, residual, rows, batch), rows, batch)
+        return self.operations.widen_logits(head.method.apply(x), batch.lora), x
 
     def hidden(self, x: torch.Tensor, residual: torch.Tensor, rows: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What the last layer gave, x and residual [T, C], after the last norm: [R, C] of the tokens `rows` [R], at
@@ -177,10 +188,12 @@ class Decoder:
     def projections(self) -> list[LoraLinear]:
         """At the ends."""
         given = None if self.token_inputs is None else self.token_inputs.projection
-        return [it for it in (self.embedding.projection, self.head.projection, given) if it is not None]
+        head = None if self.head is None else self.head.projection
+        return [it for it in (self.embedding.projection, head, given) if it is not None]
 
     def weight_bytes(self) -> int:
         linears = [linear.method for layer in self.layers for linear in layer.linears()]
-        ends = [self.head.method, *(linear.method for linear in self.projections())]
+        ends = [linear.method for linear in self.projections()]
+        head = [] if self.head is None else [self.head.method]
         tables = self.embedding.table.nbytes + (0 if self.token_inputs is None else self.token_inputs.table.nbytes)
-        return tables + sum(method.weight_bytes() for method in (*linears, *ends))
+        return tables + sum(method.weight_bytes() for method in (*linears, *ends, *head))

@@ -23,6 +23,7 @@ from .description.spec import (
     AttentionSpec,
     DeltaNetSpec,
     FeedForwardSpec,
+    HeadSpec,
     LinearSpec,
     MixerSpec,
     NormSpec,
@@ -78,8 +79,7 @@ class DecoderLoader:
         """All but the layers. ValueError when the tensors, those of the layers too, do not fit the configuration."""
         self.checkpoint.verify(self.config)
         spec = self.config.spec
-        method = self.linears("head", self._head)  # first: while it is packed, it can take more memory than a layer
-        head = Head(method, self._projection(spec.head.projection), spec.head.scale, spec.head.soft_cap)
+        head = None if spec.head is None else self._head(spec.head)  # first: as it is packed, it can take much memory
         return Decoder(
             self._embedding(),
             layers=[],
@@ -209,7 +209,18 @@ class DecoderLoader:
         if spec.positions is not None:
             rows = self._tensor(f"{spec.positions}.weight")[spec.position_offset :]
             positions = rows.to(dtype, copy=True).to(self.device)
-        return Embedding(table, dtype, spec.scale, positions, self._projection(spec.projection))
+        return Embedding(
+            table,
+            dtype,
+            spec.scale,
+            positions,
+            self._projection(spec.projection),
+            segments=None if spec.segments is None else self._in_stream(f"{spec.segments}.weight"),
+            norm=self._norm(spec.norm),
+        )
+
+    def _in_stream(self, name: str) -> torch.Tensor:
+        return self._tensor(name).to(self.scheme.compute_dtype, copy=True).to(self.device)
 
     def _linear(self, layer: int | None, linears: Sequence[LinearSpec]) -> LoraLinear:
         """layer: the one they belong to; None: none."""
@@ -260,13 +271,16 @@ class DecoderLoader:
             )
         return None
 
-    def _head(self) -> LinearMethod:
-        spec = self.config.spec
-        path = spec.head.path if self.checkpoint.suffixes(spec.head.path) else spec.embedding.path
+    def _head(self, spec: HeadSpec) -> Head:
+        method = self.linears("head", lambda: self._head_method(spec))
+        return Head(method, self._projection(spec.projection), spec.scale, spec.soft_cap)
+
+    def _head_method(self, spec: HeadSpec) -> LinearMethod:
+        path = spec.path if self.checkpoint.suffixes(spec.path) else self.config.spec.embedding.path
         weight = self.checkpoint.head(self.config)
         weight = self.online.head_weight(self._stored(f"{path}.weight", weight), f"{path}.weight")
         method = self.scheme.create_for([weight])
-        method.load(0, weight, self._tensor(f"{spec.head.path}.bias") if spec.head.has_bias else None)
+        method.load(0, weight, self._tensor(f"{spec.path}.bias") if spec.has_bias else None)
         method.finish()
         return method
 
@@ -281,7 +295,9 @@ class DecoderLoader:
         prefix = layer_path(self.config.spec, layer)
         scales = None if layer is None else self.folded.of_norm(layer, spec.kind)
         parts = [self._norm_weight(prefix, spec)]
-        if spec.is_layer_norm:
+        if spec.is_layer_norm and spec.lacks_bias:
+            parts.append(torch.zeros_like(parts[0]))
+        elif spec.is_layer_norm:
             parts.append(self._tensor(f"{prefix}{spec.path}.bias").to(self.scheme.compute_dtype, copy=True))
         if scales is not None:
             parts = [(part * scales).to(part.dtype) for part in parts]

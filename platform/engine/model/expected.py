@@ -9,8 +9,6 @@ from loraplex.quant.formats.specification import FLOATS, IGNORED, Linear, Tensor
 from .config import ModelConfig
 from .description.spec import AttentionSpec, DeltaNetSpec, EmbeddingSpec, LayerSpec, LinearSpec, ModelSpec, NormSpec
 
-SCORE: Final = "score"
-"""The head of a model that classifies."""
 CACHE_SCALES: Final = (*(f"{what}_{value}" for what in "qkv" for value in ("scale", "zero_point")), "kv_scale")
 """What quantized checkpoints may bring for the KV cache of a layer; static_scales.py reads what a cache of 8 bits can
 use, and says what it cannot."""
@@ -46,6 +44,7 @@ def layer_linear(spec: ModelSpec, layer: int | None, linear: LinearSpec) -> Line
 
 
 def head_linear(spec: ModelSpec) -> Linear:
+    assert spec.head is not None
     return Linear(spec.head.path, spec.embedding.vocab_size, spec.embedding.size)
 
 
@@ -76,9 +75,11 @@ def linear_tensors(config: ModelConfig, stored: StoredTensors, linear: Linear) -
 
 
 def _head_tensors(config: ModelConfig, stored: StoredTensors) -> dict[str, TensorSpec]:
-    if config.task == "classify":
-        return {f"{SCORE}.weight": tensor(FLOATS, (len(config.labels), config.hidden_size))}
-    head, projection = config.spec.head, _projection_tensors(config.spec.head.projection)
+    classifier = _classifier_tensors(config)
+    head = config.spec.head
+    if config.task == "classify" or head is None:
+        return classifier
+    projection = _projection_tensors(head.projection)
     if (head.is_tied or config.task == "embed") and not stored.suffixes(head.path):
         return projection
     linear = head_linear(config.spec)
@@ -88,12 +89,29 @@ def _head_tensors(config: ModelConfig, stored: StoredTensors) -> dict[str, Tenso
     return projection | {f"{head.path}.{suffix}": spec for suffix, spec in specs.items()}
 
 
+def _classifier_tensors(config: ModelConfig) -> dict[str, TensorSpec]:
+    """What comes before the head itself may be there for adapters that bring one."""
+    spec, classes = config.spec.classifier, len(config.labels)
+    classifies = config.task == "classify"
+    return {
+        name: tensor(
+            FLOATS,
+            tuple([size or (classes if at == 0 else config.hidden_size) for at, size in enumerate(shape)]),
+            required=classifies,
+        )
+        for name, shape in spec.tensors().items()
+        if classifies or not spec.owns(name)
+    }
+
+
 def _embedding_tensors(config: ModelConfig, embedding: EmbeddingSpec) -> dict[str, TensorSpec]:
     specs = {f"{embedding.path}.weight": tensor(FLOATS, (embedding.vocab_size, embedding.size))}
     if embedding.positions is not None:
         rows = config.max_position_embeddings + embedding.position_offset
         specs[f"{embedding.positions}.weight"] = tensor(FLOATS, (rows, config.hidden_size))
-    return specs | _projection_tensors(embedding.projection)
+    if embedding.segments is not None:
+        specs[f"{embedding.segments}.weight"] = tensor(FLOATS, (embedding.num_segments, config.hidden_size))
+    return specs | _projection_tensors(embedding.projection) | _norm_tensors("", embedding.norm)
 
 
 def _token_inputs_tensors(config: ModelConfig, stored: StoredTensors) -> dict[str, TensorSpec]:
@@ -111,7 +129,7 @@ def _projection_tensors(linear: LinearSpec | None) -> dict[str, TensorSpec]:
 def _norm_tensors(prefix: str, norm: NormSpec | None) -> dict[str, TensorSpec]:
     if norm is None:
         return {}
-    parts = ("weight", "bias") if norm.is_layer_norm else ("weight",)
+    parts = ("weight", "bias") if norm.has_bias else ("weight",)
     return {f"{prefix}{norm.path}.{part}": tensor(FLOATS, (norm.size,)) for part in parts}
 
 

@@ -105,9 +105,10 @@ class FusedDecoder:
 def fuse(decoder: Decoder, cache: AttentionBackend) -> FusedDecoder | None:
     """None where a decoder needs more than the kernels do: another scheme, another device, odd sizes, or what its
     family has beyond Llama's layers."""
-    layers, norm, head = decoder.layers, decoder.norm, decoder.head.method
-    if not isinstance(cache, CpuAttention) or norm is None or not _ends_fit(decoder):
+    layers, norm = decoder.layers, decoder.norm
+    if not isinstance(cache, CpuAttention) or norm is None or decoder.head is None or not _ends_fit(decoder):
         return None
+    head = decoder.head.method
     first = layers[0].mixer
     if not isinstance(first, Attention) or not all(_fits(layer, first.rotary, cache) for layer in layers):
         return None
@@ -191,8 +192,8 @@ def _inner(method: LinearMethod) -> LinearMethod:
 def _ends_fit(decoder: Decoder) -> bool:
     embedding, norm = decoder.embedding, decoder.norm
     plain = embedding.scale == 1.0 and embedding.positions is None and embedding.projection is None
-    has_own = norm is not None and norm.bias is None and norm.kind == NORMS[2]
-    return plain and decoder.head.is_plain and decoder.token_inputs is None and has_own
+    head, is_known = decoder.head, norm is not None and norm.bias is None and norm.kind == NORMS[2]
+    return plain and is_known and head is not None and head.is_plain and decoder.token_inputs is None
 
 
 def _fits(layer: DecoderLayer, rotary: Rotary, cache: CpuAttention) -> bool:

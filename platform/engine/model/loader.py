@@ -16,7 +16,7 @@ from loraplex.quant.weights.weights import Weight
 
 from .config import ModelConfig
 from .description.spec import ModelSpec
-from .expected import SCORE, expected_tensors, head_linear, layout_of, linear_tensors
+from .expected import expected_tensors, head_linear, layout_of, linear_tensors
 
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
@@ -73,7 +73,8 @@ class Checkpoint:
                 self._others[place[1]] = place[0]
         body, _, embedding = spec.embedding.path.partition(".")
         if f"{spec.embedding.path}.weight" not in named and f"{embedding}.weight" in named:
-            heads = (spec.head.path, SCORE)  # a model that was saved without a head has no prefix that sets them apart
+            # A model that was saved without a head has no prefix that sets them apart.
+            heads = (spec.classifier.owned, *([] if spec.head is None else [spec.head.path]))
             named = {name if name.startswith(heads) else f"{body}.{name}": place for name, place in named.items()}
         self._files = named
 
@@ -127,16 +128,14 @@ class Checkpoint:
 
     def head(self, config: ModelConfig) -> Weight:
         """A tied checkpoint that brings a head all the same is taken at its word, as transformers does."""
+        assert config.spec.head is not None
         if self.suffixes(config.spec.head.path):
             return self.weight(config, head_linear(config.spec))
         return self.tensor(f"{config.spec.embedding.path}.weight")
 
-    def score_head(self, config: ModelConfig) -> NDArray[np.float32] | None:
-        """[classes, hidden size] of a model that classifies."""
-        if config.task != "classify":
-            return None
-        head: NDArray[np.float32] = self.tensor(f"{SCORE}.weight").float().numpy()
-        return head
+    def classifier(self, config: ModelConfig) -> dict[str, NDArray[np.float32]]:
+        """What there is of the tensors that score classes, by name."""
+        return {name: self.tensor(name).float().numpy() for name in config.spec.classifier.tensors() if name in self}
 
     def token_head(self, config: ModelConfig, true_token: int, false_token: int | None) -> NDArray[np.float32]:
         """[1, hidden size]: how much larger the logit of the one token is than that of the other, if there is one."""
@@ -179,6 +178,8 @@ class Checkpoint:
 
 
 def _renamed(name: str, spec: ModelSpec) -> str:
+    end = next((end for end in spec.renamed_ends if name.endswith(end)), None)
+    name = name if end is None else name.removesuffix(end) + spec.renamed_ends[end]
     start = max((start for start in spec.renamed if name.startswith(start)), key=len, default="")
     return spec.renamed[start] + name.removeprefix(start) if start else name
 

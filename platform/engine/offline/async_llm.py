@@ -240,7 +240,7 @@ class AsyncLLM:
                     await self._client.register_adapter(spec)
                 assert self._client.info is not None
                 self._asleep = False
-                self._requests = RequestMaker(self._tokenizer, self._adapters, self._client.info.max_model_len)
+                self._requests = RequestMaker(self._tokenizer, self._adapters, self._client.info)
             return self._requests
 
     async def _learn(self, request: LoRARequest | None) -> None:

@@ -54,7 +54,7 @@ class LLMEngine:
         except BaseException:
             self.adapters.close()
             raise
-        self.requests = RequestMaker(tokenizer, self.adapters, self._engine.info.max_model_len)
+        self.requests = RequestMaker(tokenizer, self.adapters, self._engine.info)
         self._live: dict[str, Collector | PooledCollector] = {}
         self._numbers = itertools.count()
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard, TypeVar
 
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import Tokenizer, TokenPair
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or {"prompt": text} or {"prompt_token_ids": ids}."""
@@ -34,6 +34,8 @@ def read_prompt(prompt: object, tokenizer: Tokenizer) -> tuple[str | None, list[
         prompt = prompt.get("prompt_token_ids", prompt.get("prompt"))
     if isinstance(prompt, str):
         return prompt, tokenizer.encode(prompt)
+    if isinstance(prompt, TokenPair):
+        return None, prompt
     if _are_token_ids(prompt):
         return None, list(prompt)
     raise ValueError(f"a prompt must be a text or a non-empty list of token ids, got {type(prompt).__name__}")

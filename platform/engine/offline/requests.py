@@ -3,10 +3,10 @@
 import uuid
 
 from ..pooling.wanted import Pooling
-from ..protocol import BeamSearch, GenerateRequest
+from ..protocol import BeamSearch, EngineInfo, GenerateRequest
 from ..sampling_params import SamplingParams
 from ..text.bad_word_tokens import bad_word_tokens
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import Tokenizer, TokenPair, second_text
 from .adapter_book import AdapterBook
 from .collector import Collector
 from .lora_request import LoRARequest
@@ -22,9 +22,9 @@ def random_uuid() -> str:
 
 
 class RequestMaker:
-    def __init__(self, tokenizer: Tokenizer, adapters: AdapterBook, max_model_len: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, adapters: AdapterBook, info: EngineInfo) -> None:
         self.tokenizer, self.adapters = tokenizer, adapters
-        self._max_model_len = max_model_len
+        self._max_model_len, self._keeps_beginning = info.max_model_len, info.keeps_beginning
 
     def make(
         self,
@@ -56,6 +56,18 @@ class RequestMaker:
             return Collector(request, text, adapter.name, self.tokenizer, adapter)
         return Collector(request, text, adapter, self.tokenizer)
 
+    def pair(self, first: str, second: str, truncate_prompt_tokens: int | None) -> TokenPair:
+        """Two texts in one prompt, as the tokenizer joins them. Cut here where the model keeps their beginnings."""
+        is_cut = self._keeps_beginning and truncate_prompt_tokens is not None
+        most = self.most_tokens(truncate_prompt_tokens) if is_cut else None
+        return self.tokenizer.encode_pair(first, second, most)
+
+    def most_tokens(self, truncate_prompt_tokens: int | None) -> int:
+        """Of a prompt that is cut to them."""
+        if truncate_prompt_tokens in (None, AS_LONG_AS_POSSIBLE):
+            return self._max_model_len
+        return truncate_prompt_tokens
+
     def make_pooled(
         self,
         request_id: str,
@@ -67,10 +79,14 @@ class RequestMaker:
     ) -> PooledCollector:
         """As make(), of a prompt that a vector is asked of."""
         _, token_ids = read_prompt(prompt, self.tokenizer)
-        token_ids = _truncated(token_ids, truncate_prompt_tokens, self._max_model_len)
+        if self._keeps_beginning and truncate_prompt_tokens is not None and not isinstance(token_ids, TokenPair):
+            token_ids = self.tokenizer.cut(token_ids, self.most_tokens(truncate_prompt_tokens))
+        elif not self._keeps_beginning:
+            token_ids = _truncated(token_ids, truncate_prompt_tokens, self._max_model_len)
         request = GenerateRequest(
             request_id=request_id,
-            prompt_token_ids=token_ids,
+            prompt_token_ids=list(token_ids),
+            second_text=second_text(token_ids),
             params=SamplingParams(),
             adapters=self.adapters.references(adapter, token_ids),
             priority=priority,

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from ..model.config import read_json
+from ..model.config import SENTENCE_CONFIG, read_json
 from .wanted import ModelPooling, PoolingKind
 
 MODULES_FILE: Final = "modules.json"
@@ -12,8 +12,9 @@ MODES: Final = {
     "pooling_mode_lasttoken": PoolingKind.LAST,
     "pooling_mode_mean_tokens": PoolingKind.MEAN,
     "pooling_mode_cls_token": PoolingKind.CLS,
+    "pooling_mode_max_tokens": PoolingKind.MAX,
 }
-NAMES: Final = {"lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN, "cls": PoolingKind.CLS}
+NAMES: Final = {"lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN, "cls": PoolingKind.CLS, "max": PoolingKind.MAX}
 """Of a config with one `pooling_mode`."""
 DEFAULT: Final = "the mean of all hidden states, scaled to length 1: the model has no modules.json that says otherwise"
 
@@ -23,6 +24,9 @@ def read_pooling(folder: Path, hidden_size: int) -> ModelPooling:
     path = folder / MODULES_FILE
     if not path.is_file():
         return ModelPooling(kind=PoolingKind.MEAN, normalize=True, size=hidden_size, source=DEFAULT)
+    lowers = folder / SENTENCE_CONFIG
+    if lowers.is_file() and read_json(lowers).get("do_lower_case"):
+        raise ValueError(f"do_lower_case in {SENTENCE_CONFIG} is not supported: let the tokenizer's normalizer do it")
     kind, normalize = None, False
     for module in list_modules(path):
         match str(module.get("type")).rpartition(".")[2]:

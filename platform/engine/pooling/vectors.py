@@ -1,6 +1,7 @@
 """The arithmetic after the last hidden state: from a sum to a vector, and its way over a border."""
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -15,15 +16,22 @@ LEAST_LENGTH: Final = 1e-12
 """What is shorter is divided by this when it is scaled."""
 
 
+Scores = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
+"""A prompt's vector [C] -> [classes]."""
+
+
 def finish_vector(
-    pooling: Pooling, hidden: npt.NDArray[np.float64], prompt_length: int, head: Vector | None = None
+    pooling: Pooling, hidden: npt.NDArray[np.float64], prompt_length: int, scores: Scores | None = None
 ) -> Vector | None:
-    """`hidden` [C]: the sum over all positions that count; `head` [classes, C] of one that classifies. None where a
-    number of the result is not finite."""
+    """`hidden` [C]: the sum over all positions that count, or the largest of each number; `scores`: of a head that
+    classifies. None where a number of the result is not finite."""
     vector = hidden / prompt_length if pooling.kind is PoolingKind.MEAN else hidden
     if pooling.classify:
-        assert head is not None, "admitted without a head"
-        return _finite(_activated(head.astype(np.float64) @ vector, pooling))
+        assert scores is not None, "admitted without a head"
+        if not np.isfinite(vector).all():
+            return None  # an activation may make it finite
+        with np.errstate(all="ignore"):  # what overflows is told as None
+            return _finite(_activated(scores(vector), pooling))
     vector = vector[: pooling.dimensions]
     if pooling.normalize:
         vector = vector / max(math.sqrt(float(vector @ vector)), LEAST_LENGTH)

@@ -13,6 +13,8 @@ class PoolingKind(enum.StrEnum):
     MEAN = "mean"
     CLS = "cls"
     """The first token's."""
+    MAX = "max"
+    """Of all tokens, the largest of each number."""
 
 
 Activation = Literal["", "auto", "sigmoid"]
@@ -35,7 +37,7 @@ class Pooling(msgspec.Struct, frozen=True, kw_only=True):
     def positions(self, start: int, end: int, prompt_length: int) -> range:
         """Of those from `start` to before `end`: the ones whose hidden states count."""
         match self.kind:
-            case PoolingKind.MEAN:
+            case PoolingKind.MEAN | PoolingKind.MAX:
                 return range(start, end)
             case PoolingKind.CLS:
                 return range(start, min(end, 1))
@@ -87,7 +89,8 @@ class ModelClasses(msgspec.Struct, frozen=True, kw_only=True):
     """Of a base that judges pairs by two tokens. None: the tokenizer joins pairs."""
 
 
-def classification(base: ModelClasses | None, activation: bool = True) -> Pooling:
-    """The last token's scores. `base` None: it is an adapter that classifies. `activation`: probabilities of them."""
+def classification(base: ModelClasses | None, kind: PoolingKind, activation: bool = True) -> Pooling:
+    """Scores of classes. `base` None: it is an adapter that classifies. `kind`: which tokens they are made of.
+    `activation`: probabilities of them."""
     of_scores: Activation = "auto" if base is None else base.activation
-    return Pooling(kind=PoolingKind.LAST, classify=True, activation=of_scores if activation else "")
+    return Pooling(kind=kind, classify=True, activation=of_scores if activation else "")

@@ -65,7 +65,8 @@ class End:
 
     @staticmethod
     def read(spec: ModelSpec, checkpoint: Checkpoint, device: torch.device) -> "End":
-        paths = [module.path for module in (spec.norm, spec.head.projection) if module is not None]
+        projection = None if spec.head is None else spec.head.projection
+        paths = [module.path for module in (spec.norm, projection) if module is not None]
         names = [f"{path}.{part}" for path in paths for part in ("weight", "bias")]
         floats = {name: checkpoint.tensor(name).to(device, torch.float32) for name in names if name in checkpoint}
         return End(spec, floats)
@@ -73,11 +74,12 @@ class End:
     def rows(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., C] of the stream -> [..., E], what the head multiplies."""
         x = normed(self.tensors, self.spec.norm, x)
-        projection = self.spec.head.projection
+        projection = None if self.spec.head is None else self.spec.head.projection
         return x if projection is None else plain_linear(self.tensors, projection.path, x)
 
     def logits(self, products: torch.Tensor) -> torch.Tensor:
         """Of the head's products [..., V]."""
+        assert self.spec.head is not None
         return finish_logits(self.spec.head, products)
 
 

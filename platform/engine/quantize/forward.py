@@ -224,6 +224,8 @@ def normed(tensors: LayerTensors, norm: NormSpec | None, x: torch.Tensor) -> tor
 
 def _activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
     match activation:
+        case "tanh":
+            return torch.tanh(x)
         case "silu":
             return F.silu(x)
         case "gelu":

@@ -12,7 +12,8 @@ from ..scheduler.plan import Scheduled
 def pool_hidden(
     decoder: Decoder, ends: Ends, batch: Batch, scheduled: list[Scheduled]
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """For each of `scheduled` with positions that are pooled: its index, and their sum [C] in float64."""
+    """For each of `scheduled` with positions that are pooled: its index, and their sum, or the largest of each number,
+    [C] in float64."""
     spans = _spans(scheduled)
     if spans:
         rows = torch.cat([torch.arange(span.start, span.stop, device=ends[0].device) for span in spans.values()])
@@ -20,7 +21,8 @@ def pool_hidden(
         for index, part in zip(spans, torch.split(hidden, [len(span) for span in spans.values()]), strict=True):
             # Of short floats a sum in float32 needs no wider copy of them.
             exact = torch.float64 if part.dtype == torch.float32 else torch.float32
-            yield index, part.sum(dim=0, dtype=exact).double()
+            largest = scheduled[index].takes_largest
+            yield index, (part.amax(dim=0) if largest else part.sum(dim=0, dtype=exact)).double()
 
 
 def _spans(scheduled: list[Scheduled]) -> dict[int, range]:

@@ -20,6 +20,7 @@ from .step_layout import (
     adapter_batch,
     block_tables,
     judged,
+    list_segments,
     list_tokens,
     place_tokens,
     state_slots,
@@ -77,6 +78,7 @@ class ModelRunner:
         layout = place_tokens(scheduled, tables, self._block_size, lay_out)
         owners, positions, slots, query_starts, context_lengths = layout
         token_ids, _ = list_tokens(scheduled, {})
+        segments = list_segments(scheduled)
         lora, stale = adapter_batch(scheduled, self._adapters, owners, positions)
         batch = Batch(
             token_ids=torch.from_numpy(np.array(token_ids, np.int64)),
@@ -87,6 +89,7 @@ class ModelRunner:
             block_tables=torch.from_numpy(tables),
             sample_rows=torch.from_numpy(wanted_rows(scheduled, query_starts)),
             lora=lora,
+            segments=None if segments is None else torch.from_numpy(segments),
             states=None if self._states is None else self._state_slots(scheduled, query_starts),
         )
         return batch, stale

@@ -88,6 +88,20 @@ def state_slots(scheduled: list[Scheduled], query_starts: np.ndarray) -> tuple[I
     return own, np.cumsum(counts, dtype=np.int32), tokens, slots
 
 
+def list_segments(scheduled: list[Scheduled]) -> np.ndarray | None:
+    """[T] int64, as of Batch.segments."""
+    seconds = [item.sequence.request.message.second_text for item in scheduled]
+    if all(second is None for second in seconds):
+        return None
+    segments = np.zeros(sum(item.count for item in scheduled), np.int64)
+    first = 0
+    for item, second in zip(scheduled, seconds, strict=True):
+        if second is not None:
+            segments[first + min(item.count, max(0, second - item.start)) : first + item.count] = 1
+        first += item.count
+    return segments
+
+
 def wanted_rows(scheduled: list[Scheduled], query_starts: np.ndarray) -> np.ndarray:
     """Rows of the batch whose logits are needed: first those to draw from, then those of the prompt targets."""
     drawn = query_starts[1:][[item.sample for item in scheduled]] - 1

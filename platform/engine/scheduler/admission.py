@@ -1,13 +1,13 @@
 """What a request must satisfy to be let in. What can never run is refused here, with the numbers."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from loraplex.lora.files.config_fields import MAX_TOKENS
 
 from ..config import check_step
 from ..field_types import ParameterError
-from ..pooling.vectors import Vector
+from ..pooling.classifier import Classifier
 from ..protocol import MAX_ADAPTERS, GenerateRequest
 from ..sampling_params import MAX_LOGPROBS, SamplingParams
 from .beam_search import check_beam_params, check_width
@@ -30,10 +30,14 @@ class Limits:
     fingerprint: str
     """Names the base weights and how they are quantized."""
     enable_prefix_caching: bool = True
+    splits_prompts: bool = True
+    """Whether a prompt may be computed in several steps. If not, no prompt is longer than a step."""
     why_silent: str = ""
     """Why no text is generated; empty: it is."""
-    head: Vector | None = None
-    """Classification head of the base [classes, hidden size], if it has one."""
+    makes_logits: bool = True
+    """False: vectors are all that can be asked for."""
+    classifier: Classifier = field(default_factory=Classifier)
+    """How classes are scored, with the head of the base, if it has one."""
     head_is_logits: bool = False
     """It is made of rows of the lm_head: an adapter that changes those would need others."""
     seed: int | None = None
@@ -41,6 +45,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         check_step(self.max_num_batched_tokens, self.max_num_seqs)
+        assert self.splits_prompts or self.max_model_len <= self.max_num_batched_tokens
 
 
 def bound_length(message: GenerateRequest, limits: Limits, cache_tokens: int, block_size: int) -> int:
@@ -51,7 +56,7 @@ def bound_length(message: GenerateRequest, limits: Limits, cache_tokens: int, bl
     vocab_size = most_tokens(limits.vocab_size, message)
     message.params.verify(vocab_size)
     _check_pooling(message)
-    if message.pooling is None and limits.why_silent and message.params.max_tokens != 0:
+    if message.pooling is None and limits.why_silent and (message.params.max_tokens != 0 or not limits.makes_logits):
         raise ValueError(limits.why_silent)
     _check_prompt(message, vocab_size, limits)
     _check_adapters(message)

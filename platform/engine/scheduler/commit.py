@@ -1,9 +1,12 @@
 """Commit: what a finished step means. Counts computed tokens, publishes full blocks, ends choices, writes messages."""
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 
-from ..pooling.vectors import Vector, finish_vector, to_wire
+from ..pooling.classifier import Classifier
+from ..pooling.vectors import finish_vector, to_wire
 from ..pooling.wanted import Pooling
 from ..protocol import FinishReason, FromEngine, TokenLogprob, Tokens
 from .beam_search import BeamSearch
@@ -32,9 +35,8 @@ NO_KEY = (
 
 
 class Commit:
-    def __init__(self, request_table: RequestTable, enable_prefix_caching: bool, head: Vector | None = None) -> None:
-        """`head`: of a base that classifies."""
-        self._head = head
+    def __init__(self, request_table: RequestTable, enable_prefix_caching: bool, classifier: Classifier) -> None:
+        self._classifier = classifier
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self._request_table = request_table
@@ -131,8 +133,9 @@ class Commit:
     def _pool_prompt(self, sequence: Sequence, pooling: Pooling) -> FromEngine:
         request = sequence.request
         assert request.hidden is not None, "the last position always counts, or all before have come"
-        head = next(iter(self._request_table.heads(request)), self._head) if pooling.classify else None
-        vector = finish_vector(pooling, request.hidden, sequence.prompt_length, head)
+        own = next(iter(self._request_table.heads(request)), {}) if pooling.classify else {}
+        scores = partial(self._classifier.scores, own=own)
+        vector = finish_vector(pooling, request.hidden, sequence.prompt_length, scores)
         if vector is None:
             return self._request_table.fail(request, "internal", NO_VECTOR)
         message = _message(sequence, [], None, FinishReason.STOP, None)
@@ -153,7 +156,12 @@ def _add_hidden(request: Request, item: Scheduled, hidden: npt.NDArray[np.float6
     pooling = request.message.pooling
     assert pooling is not None
     first = item.pooled.start == pooling.positions(0, item.sequence.prompt_length, item.sequence.prompt_length).start
-    request.hidden = hidden if first or request.hidden is None else request.hidden + hidden
+    if first or request.hidden is None:
+        request.hidden = hidden
+    elif item.takes_largest:
+        request.hidden = np.maximum(request.hidden, hidden)
+    else:
+        request.hidden = request.hidden + hidden
 
 
 def _note_prompt(request: Request, item: Scheduled, entries: list[TokenLogprob]) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..kv_cache.prefix import BlockKey
+from ..pooling.wanted import PoolingKind
 from ..protocol import RequestFailed, TokenLogprob
 from ..sampling.state import Sampled, SampleRow
 from ..status import Clipping
@@ -54,6 +55,12 @@ class Scheduled:
             return range(0)
         return pooling.positions(self.start, self.start + self.count, self.sequence.prompt_length)
 
+    @property
+    def takes_largest(self) -> bool:
+        """Of each number of those hidden states the largest counts, not the sum."""
+        pooling = self.sequence.request.message.pooling
+        return pooling is not None and pooling.kind is PoolingKind.MAX
+
 
 @dataclass(slots=True)
 class StepPlan:
@@ -83,7 +90,8 @@ class StepResult:
     prompt_logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)
     """By index into plan.scheduled: one entry for each of its prompt_targets."""
     pooled: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
-    """By index into plan.scheduled: the sum [C] of the hidden states at its `pooled` positions, where it has any."""
+    """By index into plan.scheduled: the sum [C] of the hidden states at its `pooled` positions, or the largest of each
+    number, where it has any."""
     clipping: dict[str, Clipping] = field(default_factory=dict)
     """By digest, and by the empty word for the base alone; empty without static scales of the KV cache."""
     unusable: frozenset[int] = frozenset()

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from ..kv_cache.block_pool import BlockPool
 from ..kv_cache.state_pool import StatePool
-from ..pooling.vectors import Vector
+from ..pooling.classifier import Tensors
 from ..protocol import RequestFailed
 from .beam_search import Beam
 from .fairness import PROMPT_WEIGHT, FairQueue
@@ -43,8 +43,8 @@ class AdapterResidency(Protocol):
     def vocab_size(self, digest: str) -> int:
         """Tokens that the base knows with a held one: token ids are below it."""
 
-    def score_head(self, digest: str) -> Vector | None:
-        """Classification head [classes, hidden size] that a held one brings."""
+    def score_head(self, digest: str) -> Tensors:
+        """Classification head that a held one brings, by names of tensors; empty: none."""
 
     def changes_logits(self, digest: str) -> bool:
         """Whether a held one changes what the lm_head makes of hidden states."""
@@ -127,10 +127,9 @@ class RequestTable:
             request.holds_adapters, request.epochs = True, epochs
         return request.holds_adapters
 
-    def heads(self, request: Request) -> list[Vector]:
+    def heads(self, request: Request) -> list[Tensors]:
         """Classification heads that its adapters, which it holds, bring."""
-        found = [self.adapters.score_head(digest) for digest in request.digests]
-        return [head for head in found if head is not None]
+        return [head for digest in request.digests if (head := self.adapters.score_head(digest))]
 
     def fits(self, placement: Placement) -> bool:
         """Whether it can start now and leave each running sequence a block to grow into."""
@@ -142,7 +141,8 @@ class RequestTable:
         elif self.protected(sequence):
             wanted, headroom = self.most_blocks(sequence), 0
         else:
-            wanted, headroom = self._blocks_for(len(sequence.token_ids)), len(self.running)
+            wanted = self.pool.blocks_for(len(sequence.token_ids))
+            headroom = len(self.running) if wanted else 0
         taken = wanted - len(placement.shared) + self.pool.count_free(placement.shared)
         return taken + headroom <= self._spare()
 
@@ -161,7 +161,7 @@ class RequestTable:
             computed = min(placement.num_computed, sequence.prompt_length)
             self.queue.admit(sequence.request.shares, PROMPT_WEIGHT * (sequence.prompt_length - computed))
         self.pool.share(placement.shared)
-        missing = self._blocks_for(len(sequence.token_ids)) - len(placement.shared)
+        missing = self.pool.blocks_for(len(sequence.token_ids)) - len(placement.shared)
         sequence.blocks = placement.shared + [self.pool.allocate() for _ in range(missing)]
         sequence.num_computed = placement.num_computed
         sequence.status = Status.RUNNING
@@ -170,7 +170,7 @@ class RequestTable:
 
     def grow(self, sequence: Sequence) -> bool:
         """Make room for the newest token of a running sequence; False when no block is to be had."""
-        if sequence.num_tokens <= len(sequence.blocks) * self.pool.block_size:
+        if self.pool.blocks_for(sequence.num_tokens) <= len(sequence.blocks):
             return True
         if not self.protected(sequence) and self._spare() < 1:
             return False
@@ -259,7 +259,7 @@ class RequestTable:
         return sequence.preemptions >= MAX_PREEMPTIONS or sequence.request.beam_search is not None
 
     def most_blocks(self, sequence: Sequence) -> int:
-        return self._blocks_for(sequence.request.max_cached)
+        return self.pool.blocks_for(sequence.request.max_cached)
 
     def check_integrity(self) -> list[str]:
         """Every difference between the books and the block tables and adapters of all live sequences, in words."""
@@ -320,9 +320,6 @@ class RequestTable:
             request.holds_adapters = False
             for digest in request.digests:
                 self.adapters.release(digest)
-
-    def _blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.pool.block_size)
 
     def _spare(self) -> int:
         """Free blocks that are not set aside for protected sequences."""

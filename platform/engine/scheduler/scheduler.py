@@ -34,6 +34,9 @@ NO_HEAD = (
     "neither the base nor the adapter has a classification head; ask for an adapter of TaskType SEQ_CLS, or serve a "
     "model for sequence classification"
 )
+NO_POOLER = (
+    "the adapter brings a classification head, and the base lacks the layer before it: serve a checkpoint that has it"
+)
 OTHER_LOGITS = (
     "the model judges by two tokens of its lm_head, and the adapter changes the lm_head; train it on other modules"
 )
@@ -70,7 +73,7 @@ class Scheduler:
         self.queries_by_tenant: Counter[str] = Counter()
         """Prompt tokens looked up in the prefix cache."""
         self.hits_by_tenant: Counter[str] = Counter()
-        self._commit = Commit(self.request_table, limits.enable_prefix_caching, limits.head)
+        self._commit = Commit(self.request_table, limits.enable_prefix_caching, limits.classifier)
         self._clock = clock
         self._numbers = itertools.count()
         self._last_admission = -math.inf
@@ -100,10 +103,10 @@ class Scheduler:
         is told. Raises Overloaded, or ValueError for what is wrong with it or can never run."""
         if message.request_id in self.request_table.requests:
             raise ValueError(f"a request with the id {message.request_id!r} is running already; choose another id")
-        cache_tokens = self.pool.num_usable * self.pool.block_size
+        cache_tokens = self.pool.num_usable * self.pool.block_size or self.limits.max_model_len
         max_length = bound_length(message, self.limits, cache_tokens, self.pool.block_size)
         classifies = message.pooling is not None and message.pooling.classify
-        if classifies and not message.adapters and self.limits.head is None:
+        if classifies and not message.adapters and not self.limits.classifier.works_with({}):
             raise ValueError(NO_HEAD)
         displaced = self._make_way(message.tenant)
         request = self._make_request(message, max_length)
@@ -239,10 +242,14 @@ class Scheduler:
         """Start waiting sequences in their order, leaving out those with as many tokens to compute, or more."""
         while draft.budget and self.request_table.places_taken < self.limits.max_num_seqs:
             placement = self._next_placement(draft, shorter_than)
-            if placement is None or not self._has_places(placement.sequence) or not self.request_table.fits(placement):
-                # Nobody overtakes one that lacks places or blocks, so they gather for it.
+            if placement is None or not self._has_room(placement, draft):
+                # Nobody overtakes one that lacks places, blocks or tokens, so they gather for it.
                 return
             self._start(placement, draft)
+
+    def _has_room(self, placement: Placement, draft: PlanBuilder) -> bool:
+        is_whole = self.limits.splits_prompts or placement.remaining <= draft.budget
+        return is_whole and self._has_places(placement.sequence) and self.request_table.fits(placement)
 
     def _has_places(self, sequence: Sequence) -> bool:
         return self.request_table.places_taken + sequence.request.places <= self.limits.max_num_seqs
@@ -295,8 +302,8 @@ class Scheduler:
             heads = self.request_table.heads(request)
             if len(heads) > 1:
                 return SEVERAL_HEADS
-            if not heads and self.limits.head is None:
-                return NO_HEAD
+            if not self.limits.classifier.works_with(next(iter(heads), {})):
+                return NO_POOLER if heads else NO_HEAD
             if not heads and self.limits.head_is_logits and any(map(adapters.changes_logits, digests)):
                 return OTHER_LOGITS
         vocab_size = min(adapters.vocab_size(digest) for digest in digests)

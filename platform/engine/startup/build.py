@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from loraplex.lora.residency.pool import AdapterPool
 from loraplex.quant.config.online_words import AWQ
 
@@ -23,10 +25,10 @@ from ..model.decoder_loader import DecoderLoader
 from ..model.loader import Checkpoint
 from ..model.operations.operations import cpu_operations, cuda_operations
 from ..model.served import quantization_words
+from ..pooling.classifier import Classifier
 from ..pooling.modules_file import read_pooling
 from ..pooling.token_judge import TokenJudge, read_judge
-from ..pooling.vectors import Vector
-from ..pooling.wanted import ModelClasses, ModelPooling
+from ..pooling.wanted import ModelClasses, ModelPooling, PoolingKind
 from ..protocol import EngineInfo
 from ..scheduler.admission import Limits
 from ..scheduler.scheduler import Scheduler
@@ -65,6 +67,10 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         folder, files = Path(config.model), LoadedFiles.seen(config)
         model, base = ModelConfig.from_folder(folder), base_signature(folder)
         max_model_len = choose_max_model_len(config, model)
+        if not model.spec.keeps_keys:
+            # A prompt is computed in one step.
+            most = max(config.max_num_batched_tokens, max_model_len)
+            config = msgspec.structs.replace(config, max_num_batched_tokens=most)
         device = choose_device(config, model)
         builder = choose_builder(config, device)
         weights_cache = open_weights_cache(config)
@@ -93,7 +99,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         scales=scales,
         decoder=decoder,
         modules=DecoderModules(decoder, checkpoint, model),
-        head=_head(checkpoint, model, judge),
+        classifier=_classifier(checkpoint, model, judge),
         judge=judge,
     )
     with stages.timed("memory reserved") as stage:
@@ -205,22 +211,29 @@ def _limits(loaded: Loaded) -> Limits:
         max_queue=config.max_queue,
         eos_token_ids=frozenset(loaded.model.eos_token_ids),
         fingerprint=" ".join(map(str, (loaded.base.fingerprint, *computed))),
-        enable_prefix_caching=config.enable_prefix_caching,
+        enable_prefix_caching=config.enable_prefix_caching and loaded.model.spec.keeps_keys,
         why_silent=loaded.model.why_silent,
-        head=loaded.head,
+        makes_logits=loaded.decoder.head is not None,
+        classifier=loaded.classifier,
+        splits_prompts=loaded.model.spec.keeps_keys,
         head_is_logits=loaded.judge is not None,
         seed=config.seed,
     )
 
 
 def _read_judge(config: EngineConfig, model: ModelConfig) -> TokenJudge | None:
-    return read_judge(Path(config.model), model.vocab_size, config.classifier_from_token)
+    judge = read_judge(Path(config.model), model.vocab_size, config.classifier_from_token)
+    if judge is not None and model.spec.head is None:
+        raise ValueError("the model is to judge by two tokens and has no lm_head that scores them")
+    return judge
 
 
-def _head(checkpoint: Checkpoint, model: ModelConfig, judge: TokenJudge | None) -> Vector | None:
+def _classifier(checkpoint: Checkpoint, model: ModelConfig, judge: TokenJudge | None) -> Classifier:
     if judge is None:
-        return checkpoint.score_head(model)
-    return checkpoint.token_head(model, judge.true_token, judge.false_token)
+        return Classifier(model.spec.classifier, checkpoint.classifier(model))
+    [linear] = model.spec.classifier.linears
+    head = checkpoint.token_head(model, judge.true_token, judge.false_token)
+    return Classifier(model.spec.classifier, {f"{linear.path}.weight": head})
 
 
 def _classes(loaded: Loaded) -> ModelClasses | None:
@@ -273,6 +286,8 @@ def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float
         pooling=pooling,
         pooling_refusal=pooling_refusal,
         classes=_classes(loaded),
+        keeps_beginning=not model.spec.keeps_keys,
+        classified_by=PoolingKind(model.spec.classifier.pooling),
         why_silent=model.why_silent,
         device_memory=shares.device,
     )

@@ -4,6 +4,7 @@ from loraplex.lora.residency.pool import AdapterPool
 from loraplex.quant.storage.cpu_form import cpu_form
 
 from ..attention.backend import AttentionBackend
+from ..attention.bidirectional import EncoderAttention
 from ..attention.cpu import cpu_attention
 from ..delta_net.backend import DeltaNetBackend
 from ..delta_net.cpu import CpuDeltaNet
@@ -32,7 +33,8 @@ class CpuBuilder:
         return Shares(config.adapter_memory, plan)
 
     def reserve_cache(self, loaded: Loaded, blocks: int) -> AttentionBackend:
-        return cpu_attention(loaded.cache_shape(blocks))
+        shape = loaded.cache_shape(blocks)
+        return cpu_attention(shape) if loaded.model.spec.keeps_keys else EncoderAttention(shape.layers)
 
     def reserve_states(self, loaded: Loaded, slots: int) -> DeltaNetBackend | None:
         shape = loaded.state_shape()

@@ -51,6 +51,10 @@ class KvCachePlan:
         return self.num_blocks - 1
 
 
+NO_CACHE: Final = KvCachePlan(1, 0, 1)
+"""Of a model whose prompts are computed at once: the padding block, of no size."""
+
+
 def choose_cache_dtype(asked: str, stored: torch.dtype) -> torch.dtype:
     """kv_cache_dtype as a dtype; auto: that of the weights as they are stored. ValueError for any other word."""
     if asked == AUTO:
@@ -86,6 +90,7 @@ def attention_layers(model: ModelConfig) -> tuple[LayerAttention, ...]:
             head_dim=mixer.head_dim,
             scale=mixer.scale,
             window=mixer.window,
+            is_causal=mixer.is_causal,
             soft_cap=mixer.soft_cap,
             sinks=mixer.sinks is not None,
             keys_of=None if mixer.keys_of is None else places[mixer.keys_of],
@@ -109,6 +114,8 @@ def plan_kv_cache(
 ) -> KvCachePlan:
     """In the host's memory: `plan_blocks` with a share of `free_memory`, for no more than `max_num_seqs` sequences of
     full length. ValueError when not LEAST_BLOCKS fit."""
+    if not model.spec.keeps_keys:
+        return NO_CACHE
     per_block = block_bytes(model, engine.block_size, dtype, static_scales)
     useful = 1 + engine.max_num_seqs * blocks_of(max_model_len, engine.block_size)
     wanted = useful * per_block + most_slots(engine) * state_bytes(model)

@@ -23,8 +23,8 @@ from ..model.base_modules import DecoderModules
 from ..model.config import ModelConfig
 from ..model.decoder import Decoder
 from ..model.decoder_loader import DecoderLoader
+from ..pooling.classifier import Classifier
 from ..pooling.token_judge import TokenJudge
-from ..pooling.vectors import Vector
 from ..runner.steps import Runner
 from ..status import DeviceMemory
 from .kv_cache_size import KvCachePlan, attention_layers, state_layers
@@ -45,8 +45,7 @@ class Loaded:
     scales: CacheScales
     decoder: Decoder
     modules: DecoderModules
-    head: Vector | None
-    """Of a model that classifies."""
+    classifier: Classifier
     judge: TokenJudge | None
     """Of a model whose head are rows of its lm_head."""
 

@@ -41,6 +41,8 @@ def warm_up(
             batch = _dummy_batch(counts, lengths, block_size)
             batch.lora = _no_adapter(table, sum(counts)) if with_lora else None
             logits = decoder.forward(batch, cache)
+    if decoder.head is None:
+        return
     compile_kernels(table, decoder.embedding.dtype)
     for params in (SamplingParams(temperature=0.0), EVERYTHING):
         sampler.sample(logits[:1], [SampleRow(params, 0, 0, [0], [], logprobs=params.logprobs)])

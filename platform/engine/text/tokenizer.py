@@ -60,13 +60,53 @@ class Tokenizer:
         """Token ids of `text`. Text that spells a special token becomes that token."""
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
-    def encode_pair(self, first: str, second: str) -> list[int]:
-        """Token ids of two texts in one prompt, as the tokenizer joins them."""
-        return self.backend.encode(first, second).ids
+    def encode_pair(self, first: str, second: str, most: int | None = None) -> "TokenPair":
+        """Token ids of two texts in one prompt, as the tokenizer joins them. `most`: so many tokens, by the first ones
+        of the longer text, then of both."""
+        if most is None:
+            encoding = self.backend.encode(first, second)
+        else:
+            one, other = (self.backend.encode(text, add_special_tokens=False) for text in (first, second))
+            room = max(0, most - self.backend.num_special_tokens_to_add(True))
+            for text, length in zip((one, other), _shares(len(one), len(other), room), strict=True):
+                text.truncate(length)
+            encoding = self.backend.post_process(one, other)
+        return TokenPair(encoding.ids, encoding.type_ids)
+
+    def cut(self, token_ids: list[int], most: int) -> list[int]:
+        """The first tokens of a prompt and the special ones at its end: `most` in all."""
+        if len(token_ids) <= most:
+            return token_ids
+        kept = 0
+        while kept < min(most, len(token_ids)) and token_ids[-1 - kept] in self.special_ids:
+            kept += 1
+        return token_ids[: most - kept] + token_ids[len(token_ids) - kept :]
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         """Text of the ids; bytes that are no UTF-8 become U+FFFD, ids outside the vocabulary nothing."""
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+
+class TokenPair(list[int]):
+    """Token ids of two texts in one prompt."""
+
+    def __init__(self, token_ids: list[int], types: list[int]) -> None:
+        """types: of the tokens, 1 for the second text's where the tokenizer tells them apart."""
+        super().__init__(token_ids)
+        self.second_text = types.index(1) if 1 in types else None
+
+
+def second_text(prompt: list[int]) -> int | None:
+    """As of GenerateRequest."""
+    return prompt.second_text if isinstance(prompt, TokenPair) else None
+
+
+def _shares(first: int, second: int, room: int) -> tuple[int, int]:
+    """Of two lengths, as far as both fit: as the library cuts the longest first."""
+    if first + second <= room:
+        return first, second
+    short = min(first, second, room // 2)
+    return (room - short, short) if first > second else (short, room - short)
 
 
 def _open(path: Path) -> tokenizers.Tokenizer:

@@ -58,6 +58,18 @@ class ModuleKind:
         return ordinal
 
 
+@dataclass(frozen=True, slots=True)
+class HeadLinear:
+    """A linear of a classification head, which an adapter brings as a whole."""
+
+    path: str
+    """In the whole model."""
+    inputs: int
+    outputs: int = 0
+    """0: one for each class."""
+    has_bias: bool = False
+
+
 @dataclass(frozen=True)
 class BaseSignature:
     """The modules of the base model that an adapter may change."""
@@ -84,6 +96,15 @@ class BaseSignature:
     """Behind the prefix: where the layers are, by number."""
     name_prefixes: tuple[str, ...] = ("",)
     """What adapters' names may have instead of `prefix`: a model trained without its head has none."""
+
+    head_path: str = SCORE
+    """The module that an adapter which classifies brings."""
+    own_head: tuple[HeadLinear, ...] = ()
+    """Its linears; none: it is one without a bias."""
+
+    @property
+    def head_linears(self) -> tuple[HeadLinear, ...]:
+        return self.own_head or (HeadLinear(self.head_path, self.hidden_size),)
 
     def shapes(self) -> dict[str, tuple[int, int]]:
         """kind -> (in_features, out_features) of whatever can be adapted, in the order of the page table's rows."""

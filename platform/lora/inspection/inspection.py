@@ -37,8 +37,8 @@ class Structure:
     """None when adapter_config.json was refused."""
     tensors: tuple[TensorInfo, ...]
     modules: tuple[ModuleLora, ...]
-    head: ModuleLora | None
-    """Classification head, which no layer's arithmetic knows."""
+    head: tuple[ModuleLora, ...]
+    """Linears of a classification head, which no layer's arithmetic knows."""
     size: int
     """Bytes of the weights file."""
     vocab_size: int
@@ -47,7 +47,7 @@ class Structure:
     @property
     def whole(self) -> tuple[ModuleLora, ...]:
         """All that is the adapter's identity."""
-        return self.modules if self.head is None else (*self.modules, self.head)
+        return *self.modules, *self.head
 
     @property
     def invocation_tokens(self) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     settings = read_settings(config, report, base)
     tensors = read_header(file, size, report)
     head, others = split_head(tensors, settings, base, report)
-    if head is not None and not others:
+    if head and not others:
         report.fail("modules", "the file has a classification head and nothing else", "train a LoRA with it")
     modules = match_modules(others, settings, base, report) if others else ()
     vocab_size = vocabulary_of(modules, base)
@@ -173,6 +173,6 @@ def _manifest(
         vocab_size=structure.vocab_size,
         config=settings.raw,
         invocation_tokens=settings.invocation_tokens,
-        num_classes=0 if structure.head is None else structure.head.rows[0].tensor.shape[0],
+        num_classes=structure.head[-1].rows[0].tensor.shape[0] if structure.head else 0,
         probe_tokens=probe_tokens,
     )

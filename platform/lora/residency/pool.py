@@ -6,7 +6,7 @@ cache. A load that fails marks this adapter only, and is tried again after a whi
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
 import numpy as np
@@ -154,8 +154,8 @@ class AdapterPool:
         """Tokens that the base knows with this taken adapter."""
         return self._contents(digest).vocab_size
 
-    def score_head(self, digest: str) -> NDArray[np.float32] | None:
-        """Classification head [classes, hidden size] that a taken adapter brings."""
+    def score_head(self, digest: str) -> Mapping[str, NDArray[np.float32]]:
+        """Classification head that a taken adapter brings, by names of tensors; empty: none."""
         return self._contents(digest).score
 
     def changes_logits(self, digest: str) -> bool:

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from itertools import cycle
 from pathlib import Path
@@ -71,9 +71,9 @@ class Contents:
     """Tokens that the adapted model knows."""
     invocation_tokens: tuple[int, ...]
     """It acts on a prompt from the last occurrence of these on; none: on all of it."""
-    head: ModuleLora | None = None
-    """Classification head, if any, and its values [classes, hidden size]: it stands instead of the base's."""
-    score: NDArray[np.float32] | None = None
+    head: tuple[ModuleLora, ...] = ()
+    """Linears of a classification head, if any, and their values by name: they stand instead of the base's."""
+    score: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredRows | None) -> Contents:
@@ -86,16 +86,17 @@ def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredR
         if report.failed:
             raise ValueError("; ".join(finding.message for finding in report.findings if finding.level == "fail"))
         tokens = find_changed_tokens(file, structure.modules, dtype, stored)
-        score = None if structure.head is None else _read_head(file, structure.head)
+        score = _read_head(file, structure.head)
     if structure.invocation_tokens and any(map(len, tokens.values())):
         raise ValueError("rows of tokens of its own beside alora_invocation_tokens would act before those too")
     vocab_size = structure.vocab_size or base.vocab_size
     return Contents(structure.modules, tokens, vocab_size, structure.invocation_tokens, structure.head, score)
 
 
-def _read_head(file: FileIO, head: ModuleLora) -> NDArray[np.float32]:
-    [rows] = head.rows
-    return np.array(to_floats(read_bits(file, rows.tensor), rows.tensor.dtype))
+def _read_head(file: FileIO, head: Sequence[ModuleLora]) -> dict[str, NDArray[np.float32]]:
+    named = {f"{linear.kind}.weight": rows.tensor for linear in head for rows in linear.rows}
+    named |= {f"{linear.kind}.{vector.role}": vector.tensor for linear in head for vector in linear.vectors}
+    return {name: np.array(to_floats(read_bits(file, tensor), tensor.dtype)) for name, tensor in named.items()}
 
 
 def _read_ahead(file: FileIO) -> None:
@@ -167,7 +168,7 @@ def load_pages(
     seen = hashlib.sha256(digest_opening(contents.invocation_tokens))
     with FileIO(folder / WEIGHTS_FILE) as file:
         reader = _Reader(file, seen, staging)
-        whole = contents.modules if contents.head is None else (*contents.modules, contents.head)
+        whole = (*contents.modules, *contents.head)
         for facts, tensor in canonical_tensors(whole):
             bits = reader.read(facts, tensor)
             for home in homes.pop(tensor, ()):

@@ -1,7 +1,8 @@
 """EffectCheck: the last question of the preflight: does the engine answer otherwise with this adapter than without it?
 
 Weights that look good may still come to nothing, in this base or as it is served. So before an adapter becomes a
-version, one short prompt runs with it and, in the same steps, twice without it. The requests are ordinary ones of the
+version, one short prompt runs with it and, in the same steps, twice without it. A model that generates no text is asked
+for the mean of its hidden states instead of log-probabilities. The requests are ordinary ones of the
 uploader's tenant, behind all its others; nothing counts them, and the engine then forgets what it need not know.
 """
 
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from loraplex.engine.ipc.client import AdapterError, EngineUnavailable, RequestRejected
+from loraplex.engine.pooling.vectors import from_wire
+from loraplex.engine.pooling.wanted import Pooling, PoolingKind
 from loraplex.engine.protocol import LAST, AdapterRef, GenerateRequest
 from loraplex.engine.sampling_params import SamplingParams
 from loraplex.registry.files.artifacts import ArtifactStore
@@ -26,6 +29,7 @@ from .engine_door import EngineDoor
 from .reconciler import Reconciler
 
 CHECK: Final = "effect"
+LOGPROBS, HIDDEN = "log-probabilities", "hidden states"
 PATIENCE: Final = 10.0
 """Seconds that an upload waits for a busy engine, and for other uploads before it."""
 BEFORE, AFTER = 8, 16
@@ -40,11 +44,15 @@ NOT_HERE: Final = Finding(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Log-probabilities of the prompt's tokens: of the base, of the base once more, with the adapter."""
+    """Numbers of the prompt: of the base, of the base once more, with the adapter."""
 
     base: Sequence[float]
     again: Sequence[float]
     adapted: Sequence[float]
+    what: str
+    """These numbers, in words."""
+    length: int
+    """Tokens of the prompt."""
 
     @property
     def change(self) -> float:
@@ -86,7 +94,8 @@ class EffectCheck:
         async with self._staged(ready) as folder:
             async with self._reconciler.visit(DesiredAdapter(summary.digest, folder, pinned=False)):
                 await self._engine.load_adapter(summary.digest)
-                seen = Seen(*await self._ask_all([[], [], adapters], prompt, tenant))
+                base, again, adapted = await self._ask_all([[], [], adapters], prompt, tenant)
+                seen = Seen(base, again, adapted, HIDDEN if self._is_silent else LOGPROBS, len(prompt))
             await self._reconciler.reconcile()
             return seen
 
@@ -111,22 +120,30 @@ class EffectCheck:
         return [task.result() for task in tasks]
 
     async def _ask(self, adapters: list[AdapterRef], prompt: list[int], tenant: str) -> Sequence[float]:
+        asked = SamplingParams() if self._is_silent else SamplingParams(temperature=0, max_tokens=0, prompt_logprobs=0)
         request = GenerateRequest(
             request_id=f"effect-check-{uuid.uuid4().hex}",
             prompt_token_ids=prompt,
-            params=SamplingParams(temperature=0.0, max_tokens=0, prompt_logprobs=0),
+            params=asked,
+            pooling=Pooling(kind=PoolingKind.MEAN) if self._is_silent else None,
             adapters=adapters,
             tenant=tenant,
             cache_salt=f"{tenant}\0",
             priority=LAST,
         )
-        logprobs: list[float] = []
+        found: list[float] = []
         async with aclosing(self._engine.generate(request)) as stream:
             async for tokens in stream:
-                logprobs += [entry.logprob for entry in tokens.prompt_logprobs or () if entry is not None]
-        if len(logprobs) != len(prompt) - 1:
+                found += [entry.logprob for entry in tokens.prompt_logprobs or () if entry is not None]
+                found += [] if tokens.pooled is None else from_wire(tokens.pooled).tolist()
+        if not found or (request.pooling is None and len(found) != len(prompt) - 1):
             raise EngineUnavailable("the engine stopped before the prompt was processed")
-        return logprobs
+        return found
+
+    @property
+    def _is_silent(self) -> bool:
+        info = self._engine.info
+        return info is not None and bool(info.why_silent)
 
     def _prompt(self, summary: Summary) -> list[int]:
         """Its own tokens are in it as such that are read and as such that are foretold; invocation tokens come before
@@ -140,19 +157,20 @@ class EffectCheck:
         return [*spread[:BEFORE], *invocation, *after]
 
     def _finding(self, summary: Summary, seen: Seen) -> Finding:
-        run = f"the engine ran a prompt of {len(seen.base) + 1} tokens with and without it"
+        what, run = seen.what, f"the engine ran a prompt of {seen.length} tokens with and without it"
         if not all(map(math.isfinite, (*seen.base, *seen.again))):
-            return _unseen("the base itself gave log-probabilities that are not finite")
+            return _unseen(f"the base itself gave {what} that are not finite")
         if not all(map(math.isfinite, seen.adapted)):
-            message = f"{run}: with it, log-probabilities are not finite"
+            message = f"{run}: with it, {what} are not finite"
             return Finding(CHECK, "fail", message, "training diverged: use an earlier checkpoint")
         if seen.change > seen.noise:
-            return Finding(CHECK, "pass", f"{run}: log-probabilities differ by up to {seen.change:.2g}")
+            return Finding(CHECK, "pass", f"{run}: {what} differ by up to {seen.change:.2g}")
         if summary.vocab_size not in (0, self._vocab_size):
-            words = f"{run}: log-probabilities are the same, but it knows {summary.vocab_size:,} tokens"
+            words = f"{run}: {what} are the same, but it knows {summary.vocab_size:,} tokens"
             return Finding(CHECK, "pass", f"{words} and the base {self._vocab_size:,}")
         same = f", but for {seen.noise:.2g}, as between two runs without it" if seen.noise else ""
-        message = f"the adapter does not change the logits: {run}, and log-probabilities are the same{same}"
+        changed = HIDDEN if what == HIDDEN else "logits"
+        message = f"the adapter does not change the {changed}: {run}, and {what} are the same{same}"
         return Finding(
             CHECK, "fail", message, "its changes have no effect on this base: train it longer, or train other modules"
         )

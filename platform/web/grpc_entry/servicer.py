@@ -19,7 +19,7 @@ from ..inference.pipeline import running
 from ..inference.resolve import find_served
 from ..observability.tracing import note_parent
 from ..pooling.embeddings import EmbeddingCall
-from ..pooling.inputs import embeddings_of, facts_of
+from ..pooling.inputs import facts_of
 from ..pooling.schemas import EmbeddingsRequest
 from ..state import State
 from .calls import EmbedCall, generate_call
@@ -75,7 +75,7 @@ class Servicer:
         caller = self._caller(context, with_room=True)
         fields = convert({"input": [], **given(sent)}, EmbeddingsRequest)
         request_id = f"grpc-{uuid.uuid4().hex}"
-        call = EmbedCall(EmbeddingCall(fields, embeddings_of(facts_of(self._state)), request_id, "embedding"))
+        call = EmbedCall(EmbeddingCall(fields, facts_of(self._state), request_id, "embedding"))
         async with running(self._state, caller, call, request_id) as run:
             answers = await collect(run.generations)
         return run.format.document(run.generations, answers)["message"]

@@ -8,6 +8,7 @@ from loraplex.engine.ipc.client import EngineUnavailable, RequestRejected
 from loraplex.engine.protocol import AdapterRef, GenerateRequest
 from loraplex.engine.sampling_params import SamplingParams
 from loraplex.engine.text.bad_word_tokens import bad_word_tokens
+from loraplex.engine.text.tokenizer import second_text
 
 from ..access.caller import Caller
 from ..adapters.engine_door import require_ready
@@ -94,7 +95,8 @@ def _requests(caller: Caller, spec: GenerationSpec, params: SamplingParams) -> l
     return [
         GenerateRequest(
             request_id=f"{call_id}-{number}",
-            prompt_token_ids=prompt,
+            prompt_token_ids=list(prompt),
+            second_text=second_text(prompt),
             params=params,
             adapters=[AdapterRef(digest=one.digest, scale=scale) for one, scale in spec.served.adapters.values()],
             tenant=caller.tenant,

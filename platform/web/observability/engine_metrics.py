@@ -48,7 +48,7 @@ class EngineCollector(Collector):
             yield from _structured(status.structured)
 
     def _load(self, info: EngineInfo, status: EngineStatus) -> Iterator[Metric]:
-        used = 1.0 - status.free_blocks / max(1, info.num_blocks)
+        used = 1.0 - status.free_blocks / info.num_blocks if info.num_blocks else 0.0
         gauges = (
             ("num_requests_running", "Sequences in the running batch", status.running),
             ("num_requests_waiting", "Requests that wait", status.waiting),

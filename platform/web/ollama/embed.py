@@ -15,7 +15,7 @@ from ..inference.resolve import Served
 from ..inference.spec import GenerationSpec
 from ..pooling.embeddings import EmbeddingCall
 from ..pooling.format import PooledFormat, vectors_of
-from ..pooling.inputs import embeddings_of, facts_of
+from ..pooling.inputs import facts_of
 from ..pooling.schemas import EmbeddingsRequest
 from ..settings.settings import Settings
 from ..text.text_processor import TextProcessor
@@ -33,7 +33,7 @@ async def embed(request: Request, inference: InferenceOf, caller: CallerWithRoom
     """The embedding of each input."""
     fields, headers = await read_body(request, inference.settings.body_timeout, OllamaEmbed)
     wanted = EmbeddingsRequest(model=name_of(fields.model), input=list(fields.texts), dimensions=fields.dimensions)
-    inner = EmbeddingCall(wanted, embeddings_of(facts_of(inference)), request_id_of(request), "embedding")
+    inner = EmbeddingCall(wanted, facts_of(inference), request_id_of(request), "embedding")
     return await answer(request, inference, caller, EmbedCall(fields.model, fields.truncate, inner), headers)
 
 
@@ -42,7 +42,7 @@ async def embeddings(request: Request, inference: InferenceOf, caller: CallerWit
     """The embedding of one prompt, as older clients ask for it."""
     fields, headers = await read_body(request, inference.settings.body_timeout, OllamaEmbedding)
     wanted = EmbeddingsRequest(model=name_of(fields.model), input=[fields.prompt])
-    inner = EmbeddingCall(wanted, embeddings_of(facts_of(inference)), request_id_of(request), "embedding")
+    inner = EmbeddingCall(wanted, facts_of(inference), request_id_of(request), "embedding")
     return await answer(request, inference, caller, EmbedCall(None, True, inner), headers)
 
 
@@ -82,7 +82,8 @@ class EmbedCall:
         return await self.inner.render(text_processor, settings)
 
     def spec(self, served: Served, prompts: list[list[int]], max_model_len: int) -> tuple[GenerationSpec, EmbedFormat]:
-        cut = [prompt[:max_model_len] for prompt in prompts] if self.truncate else prompts
+        tokenizer = served.text_processor.tokenizer
+        cut = [tokenizer.cut(prompt, max_model_len) for prompt in prompts] if self.truncate else prompts
         spec, _ = self.inner.spec(served, cut, max_model_len)
         return spec, EmbedFormat(self.model)
 

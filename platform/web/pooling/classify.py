@@ -8,7 +8,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from loraplex.engine.pooling.vectors import Vector
-from loraplex.engine.pooling.wanted import ModelClasses, classification
+from loraplex.engine.pooling.wanted import classification
+from loraplex.engine.protocol import EngineInfo
 
 from ..endpoints.dependencies import CallerWithRoom, InferenceOf, request_id_of
 from ..http.errors import ApiError, invalid
@@ -36,7 +37,7 @@ async def classify(request: Request, inference: InferenceOf, caller: CallerWithR
     said = {value for value in (fields.use_activation, fields.activation, fields.softmax) if value is not None}
     if len(said) > 1:
         raise invalid("use_activation, activation and softmax are the same; send one of them.", "use_activation")
-    call = ClassifyCall(fields, facts_of(inference).classes, request_id_of(request), False not in said, "classify")
+    call = ClassifyCall(fields, facts_of(inference), request_id_of(request), False not in said, "classify")
     return await answer(request, inference, caller, call, headers)
 
 
@@ -50,7 +51,7 @@ def check_of_classification(fields: PoolingRequest) -> None:
 @dataclass(frozen=True, slots=True)
 class ClassifyCall:
     fields: InputFields
-    base: ModelClasses | None
+    info: EngineInfo
     request_id: str
     activation: bool
     kind: str
@@ -60,12 +61,12 @@ class ClassifyCall:
         return await input_prompts(text_processor, self.fields, settings)
 
     def spec(self, served: Served, prompts: list[list[int]], max_model_len: int) -> tuple[GenerationSpec, PooledFormat]:
-        own = has_own_head(served)
-        if self.base is None and not own:
+        own, base = has_own_head(served), self.info.classes
+        if base is None and not own:
             raise invalid(NO_HEAD, "model", "unsupported")
-        pooling = classification(self.base, self.activation)
-        labels = None if own or self.base is None else self.base.labels
-        spec = pooled_spec(self.fields, served, prompts, pooling, "input", max_model_len)
+        pooling = classification(base, self.info.classified_by, self.activation)
+        labels = None if own or base is None else base.labels
+        spec = pooled_spec(self.fields, served, prompts, pooling, "input", self.info)
         return spec, PooledFormat(lambda vectors: self._write(vectors, labels))
 
     def explain_refusal(self, error: ApiError) -> ApiError:

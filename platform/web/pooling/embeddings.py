@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from loraplex.engine.pooling.vectors import Vector
-from loraplex.engine.pooling.wanted import ModelPooling
+from loraplex.engine.protocol import EngineInfo
 
 from ..endpoints.dependencies import CallerWithRoom, InferenceOf, request_id_of
 from ..http.errors import ApiError, invalid
@@ -31,7 +31,7 @@ router = APIRouter(tags=["Pooling"])
 async def create_embeddings(request: Request, inference: InferenceOf, caller: CallerWithRoom) -> Response:
     """The embeddings of one or more inputs, given as texts or as token ids."""
     fields, headers = await read_pooled_fields(request, inference, EmbeddingsRequest, default_model=False)
-    call = EmbeddingCall(fields, embeddings_of(facts_of(inference)), request_id_of(request), "embedding")
+    call = EmbeddingCall(fields, facts_of(inference), request_id_of(request), "embedding")
     return await answer(request, inference, caller, call, headers)
 
 
@@ -42,29 +42,34 @@ async def pool(request: Request, inference: InferenceOf, caller: CallerWithRoom)
     info, request_id = facts_of(inference), request_id_of(request)
     if fields.task == "classify":
         check_of_classification(fields)
-        call: Call = ClassifyCall(fields, info.classes, request_id, fields.use_activation is not False, "pooling")
+        call: Call = ClassifyCall(fields, info, request_id, fields.use_activation is not False, "pooling")
     elif fields.use_activation is not None:
         raise invalid("use_activation is for classify; embeddings have normalize.", "use_activation")
     else:
-        call = EmbeddingCall(fields, embeddings_of(info), request_id, "pooling")
+        call = EmbeddingCall(fields, info, request_id, "pooling")
     return await answer(request, inference, caller, call, headers)
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingCall:
     fields: EmbeddingsRequest
-    model: ModelPooling
+    info: EngineInfo
+    """ApiError for a model that makes no embeddings."""
     request_id: str
     kind: str
     """`object` of each entry: embedding, or pooling."""
+
+    def __post_init__(self) -> None:
+        embeddings_of(self.info)
 
     async def render(self, text_processor: TextProcessor, settings: Settings) -> list[list[int]]:
         return await input_prompts(text_processor, self.fields, settings)
 
     def spec(self, served: Served, prompts: list[list[int]], max_model_len: int) -> tuple[GenerationSpec, PooledFormat]:
         fields = self.fields
-        pooling = embedding(self.model, fields.dimensions, fields.normalize)
-        return pooled_spec(fields, served, prompts, pooling, "input", max_model_len), PooledFormat(self._write)
+        pooling = embedding(embeddings_of(self.info), fields.dimensions, fields.normalize)
+        spec = pooled_spec(fields, served, prompts, pooling, "input", self.info)
+        return spec, PooledFormat(self._write)
 
     def explain_refusal(self, error: ApiError) -> ApiError:
         return error

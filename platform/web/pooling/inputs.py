@@ -7,6 +7,7 @@ from starlette.requests import Request
 from loraplex.engine.pooling.wanted import ModelPooling, Pooling
 from loraplex.engine.protocol import EngineInfo
 from loraplex.engine.sampling_params import SamplingParams
+from loraplex.engine.text.tokenizer import TokenPair
 
 from ..adapters.engine_door import require_ready
 from ..http.errors import invalid
@@ -37,7 +38,7 @@ async def read_pooled_fields(
         body = {"model": inference.settings.base_name, **body}
     fields = convert(body, schema)
     note_model(request, fields.model)
-    if isinstance(fields, InputFields) and fields.truncate_prompt_tokens == 0:
+    if fields.truncate_prompt_tokens == 0:
         raise invalid("truncate_prompt_tokens must be at least 1, or -1.", "truncate_prompt_tokens")
     return fields, ignored_header(ignored)
 
@@ -69,13 +70,20 @@ async def input_prompts(text_processor: TextProcessor, fields: InputFields, sett
     return await listed_prompts(text_processor, fields.input, "input", most, settings, special)
 
 
+def most_tokens(fields: PooledFields, info: EngineInfo) -> int | None:
+    """Of a prompt, where longer ones are to be cut."""
+    most = fields.truncate_prompt_tokens
+    return info.max_model_len if most == AS_LONG_AS_POSSIBLE else most
+
+
 def pooled_spec(
-    fields: PooledFields, served: Served, prompts: list[list[int]], pooling: Pooling, field: str, max_model_len: int
+    fields: PooledFields, served: Served, prompts: list[list[int]], pooling: Pooling, field: str, info: EngineInfo
 ) -> GenerationSpec:
     """`field`: of the request, that holds the prompts."""
-    most = fields.truncate_prompt_tokens if isinstance(fields, InputFields) else None
-    if most is not None:
-        most = max_model_len if most == AS_LONG_AS_POSSIBLE else most
+    most, tokenizer = most_tokens(fields, info), served.text_processor.tokenizer
+    if most is not None and info.keeps_beginning:
+        prompts = [prompt if isinstance(prompt, TokenPair) else tokenizer.cut(prompt, most) for prompt in prompts]
+    elif most is not None:
         prompts = [prompt[-most:] for prompt in prompts]
     return GenerationSpec(
         served=served,

@@ -22,12 +22,13 @@ class PooledFields(Adapted, kw_only=True):
     stream: Literal[False] = False
     priority: Annotated[int, Meta(ge=-(2**31), lt=2**31)] = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    truncate_prompt_tokens: Truncation | None = None
+    """Only so many tokens of each prompt are used, an encoder's first ones, else the last; -1: as many as the model
+    takes."""
 
 
 class InputFields(PooledFields, kw_only=True):
     input: Input
-    truncate_prompt_tokens: Truncation | None = None
-    """Only so many last tokens of each input are used; -1: as many as the model takes."""
     add_special_tokens: bool = True
 
 

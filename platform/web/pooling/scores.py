@@ -14,6 +14,7 @@ from starlette.responses import Response
 from loraplex.engine.pooling.pairs import check_classes, paired
 from loraplex.engine.pooling.vectors import Vector, cosine
 from loraplex.engine.pooling.wanted import PairTemplate, Pooling, classification
+from loraplex.engine.protocol import EngineInfo
 
 from ..access.caller import Caller
 from ..chat_templates.chat_template import TemplateFailure
@@ -28,7 +29,7 @@ from ..settings.settings import Settings
 from ..text.text_processor import TextProcessor
 from .classify import has_own_head
 from .format import PooledFormat, listed
-from .inputs import embedding, embeddings_of, facts_of, pooled_spec, read_pooled_fields
+from .inputs import embedding, embeddings_of, facts_of, most_tokens, pooled_spec, read_pooled_fields
 from .schemas import Document, PooledFields, RerankRequest, ScoreRequest
 
 router = APIRouter(tags=["Pooling"])
@@ -91,6 +92,7 @@ async def rerank(request: Request, inference: InferenceOf, caller: CallerWithRoo
 class Judge:
     """How pairs are scored: by one prompt for both texts, or by the embeddings of each."""
 
+    info: EngineInfo
     pooling: Pooling
     reads_pairs: bool
     own_head: bool
@@ -118,13 +120,14 @@ class ScoreCall:
         if self.judge.template is not None:
             return [await _templated(text_processor, self.judge.template, *pair) for pair in pairs]
         if self.judge.reads_pairs:
-            return [await text_processor.encode_pair(first, second) for first, second in pairs]
+            most = most_tokens(self.fields, self.judge.info) if self.judge.info.keeps_beginning else None
+            return [await text_processor.encode_pair(first, second, most) for first, second in pairs]
         return [await text_processor.encode(text, True) for text in (*self._distinct(), *self.seconds)]
 
     def spec(self, served: Served, prompts: list[list[int]], max_model_len: int) -> tuple[GenerationSpec, PooledFormat]:
         if has_own_head(served) is not self.judge.own_head:
             raise overloaded("The model was replaced while this request was prepared. Send it again.")
-        spec = pooled_spec(self.fields, served, prompts, self.judge.pooling, self.field, max_model_len)
+        spec = pooled_spec(self.fields, served, prompts, self.judge.pooling, self.field, self.judge.info)
         return spec, PooledFormat(lambda vectors: self.write(self._scores(vectors)))
 
     def explain_refusal(self, error: ApiError) -> ApiError:
@@ -166,11 +169,12 @@ async def _judge(
     served = await find_served(inference, caller, fields.model, fields.adapter_scales(), asker)
     own_head = has_own_head(served)
     if not own_head and info.classes is None:
-        return Judge(embedding(embeddings_of(info), normalize=True), reads_pairs=False, own_head=False)
+        return Judge(info, embedding(embeddings_of(info), normalize=True), reads_pairs=False, own_head=False)
     if not own_head and info.classes is not None:
         _check_classes(len(info.classes.labels))
     template = None if own_head or info.classes is None else info.classes.pairs
-    return Judge(classification(info.classes, activation), reads_pairs=True, own_head=own_head, template=template)
+    pooling = classification(info.classes, info.classified_by, activation)
+    return Judge(info, pooling, reads_pairs=True, own_head=own_head, template=template)
 
 
 async def _templated(text_processor: TextProcessor, pairs: PairTemplate, query: str, document: str) -> list[int]:

@@ -67,9 +67,9 @@ class TextProcessor:
         """Token ids, without holding up the event loop for long."""
         return await off_loop(lambda: self.tokenizer.encode(text, add_special_tokens=add_special_tokens), len(text))
 
-    async def encode_pair(self, first: str, second: str) -> list[int]:
-        """As encode(), of two texts in one prompt."""
-        return await off_loop(lambda: self.tokenizer.encode_pair(first, second), len(first) + len(second))
+    async def encode_pair(self, first: str, second: str, most: int | None = None) -> list[int]:
+        """As encode(), of two texts in one prompt. `most`: cut to so many tokens."""
+        return await off_loop(lambda: self.tokenizer.encode_pair(first, second, most), len(first) + len(second))
 
 
 class TrustedTemplate:

@@ -29,9 +29,11 @@ def test_every_block_but_the_padding_block_is_handed_out_once() -> None:
     assert pool.check_integrity([blocks]) == []
 
 
-def test_a_pool_without_usable_blocks_is_refused() -> None:
-    with pytest.raises(ValueError, match="1 blocks and needs at least 2"):
-        BlockPool(1, 16)
+def test_a_pool_of_the_padding_block_stores_nothing() -> None:
+    with pytest.raises(ValueError, match="0 blocks and needs at least the one that pads"):
+        BlockPool(0, 16)
+    assert [BlockPool(1, 16).blocks_for(tokens) for tokens in (1, 16, 17)] == [0, 0, 0]
+    assert [BlockPool(2, 16).blocks_for(tokens) for tokens in (1, 16, 17)] == [1, 1, 2]
 
 
 def test_a_published_block_is_found_while_held_and_after() -> None:

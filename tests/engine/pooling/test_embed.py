@@ -74,14 +74,19 @@ def test_without_modules_it_is_the_mean_scaled_to_length_one(served: tuple[LLM, 
         assert output.prompt_token_ids == prompt and output.adapter == name and output.num_cached_tokens == 0
 
 
-@pytest.mark.parametrize("mode", ["lasttoken", "mean_tokens", "cls_token"])
+@pytest.mark.parametrize("mode", ["lasttoken", "mean_tokens", "cls_token", "max_tokens"])
 @pytest.mark.parametrize("normalized", [False, True])
 def test_modules_of_sentence_transformers_say_how(mode: str, normalized: bool, tmp_path: Path) -> None:
     base = make_checkpoint(tmp_path / "base")
     write_modules(base, mode, normalized)
     adapter = make_adapter(tmp_path / "adapter", base)
     reference = reference_model(base, {"one": adapter})
-    take = {"lasttoken": lambda it: it[-1], "mean_tokens": lambda it: it.mean(dim=0), "cls_token": lambda it: it[0]}
+    take = {
+        "lasttoken": lambda it: it[-1],
+        "mean_tokens": lambda it: it.mean(dim=0),
+        "cls_token": lambda it: it[0],
+        "max_tokens": lambda it: it.amax(dim=0),
+    }
     with LLM(base, {"one": adapter}, **SETTINGS) as llm:
         outputs = llm.embed([*PROMPTS, *PROMPTS], adapter=[None] * 7 + ["one"] * 7, use_tqdm=False)
         again = llm.embed(PROMPTS, use_tqdm=False)
@@ -223,11 +228,11 @@ def test_a_model_that_makes_no_embeddings_says_why_and_still_generates(
         assert llm.generate("a", GREEDY, use_tqdm=False)[0].outputs[0].token_ids
 
 
-@pytest.mark.parametrize("mode", ["max_tokens", "lasttoken"])
+@pytest.mark.parametrize("mode", ["mean_sqrt_len_tokens", "lasttoken"])
 def test_only_one_known_pooling_is_taken(mode: str, tmp_path: Path) -> None:
     base = make_checkpoint(tmp_path / "base")
-    write_modules(base, mode, pooling_mode_max_tokens=True)
-    with LLM(base, **SETTINGS) as llm, pytest.raises(ValueError, match=r"pooling_mode_max_tokens.* is not supported"):
+    write_modules(base, mode, pooling_mode_mean_sqrt_len_tokens=True)
+    with LLM(base, **SETTINGS) as llm, pytest.raises(ValueError, match=r"pooling_mode_mean_sqrt_.* is not supported"):
         llm.embed("a", use_tqdm=False)
 
 

@@ -1,9 +1,11 @@
+import itertools
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 from transformers import AutoTokenizer
 
 from loraplex.engine.text.tokenizer import Tokenizer
@@ -73,3 +75,13 @@ def test_importing_it_brings_neither_torch_nor_transformers() -> None:
     imports = ", ".join(f"loraplex.engine.{module}" for module in modules)
     code = f"import sys, {imports}; sys.exit(bool({{'torch', 'transformers'}} & sys.modules.keys()))"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
+
+
+def test_pairs_are_cut_as_the_library_cuts_the_longest_first(tmp_path: Path) -> None:
+    tokenizer = Tokenizer(make_tokenizer(tmp_path))
+    library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for first, second in itertools.product((0, 1, 4, 9, 30), repeat=2):
+        for most in (1, 2, 3, 7, 8, 12, 31, 80):
+            library.enable_truncation(most)
+            texts = "q" * first, "z" * second
+            assert tokenizer.encode_pair(*texts, most) == library.encode(*texts).ids, (first, second, most)

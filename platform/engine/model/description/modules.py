@@ -76,19 +76,17 @@ def _modules(layer: LayerSpec) -> Iterator[_Seen]:
             gains_from = feed_forward.inputs[1].path if is_multiplied else None
             yield _Seen(linear.path, linear.inputs, linear.outputs, False, False, beside, gains_from)
     for norm in layer.norms():
-        yield _Seen(norm.path, 0, norm.size, norm.is_layer_norm, norm.adds_one, (), None)
+        yield _Seen(norm.path, 0, norm.size, norm.has_bias, norm.adds_one, (), None)
 
 
 def _ends(spec: ModelSpec) -> dict[str, ModuleKind]:
     """What the model has once."""
     own, head = spec.embedding, spec.head
     prefix = body_prefix(spec)
-    ends = {
-        HEAD: ModuleKind(head.path, "head", own.size, own.vocab_size),
-        EMBEDDING: ModuleKind(own.path.removeprefix(prefix), "embedding", own.vocab_size, own.size),
-    }
+    ends = {} if head is None else {HEAD: ModuleKind(head.path, "head", own.size, own.vocab_size)}
+    ends[EMBEDDING] = ModuleKind(own.path.removeprefix(prefix), "embedding", own.vocab_size, own.size)
     given = None if spec.token_inputs is None else spec.token_inputs.projection
-    for linear in (own.projection, head.projection, given):
+    for linear in (own.projection, None if head is None else head.projection, given):
         if linear is not None:
             path = linear.path.removeprefix(prefix)
             ends[linear.kind] = ModuleKind(path, "linear", linear.inputs, linear.outputs)
@@ -97,7 +95,7 @@ def _ends(spec: ModelSpec) -> dict[str, ModuleKind]:
 
 def _last_norm(norm: NormSpec, prefix: str) -> ModuleKind:
     path = norm.path.removeprefix(prefix)
-    return ModuleKind(path, "norm", 0, norm.size, has_bias=norm.is_layer_norm, adds_one=norm.adds_one)
+    return ModuleKind(path, "norm", 0, norm.size, has_bias=norm.has_bias, adds_one=norm.adds_one)
 
 
 def _names(found: dict[_Seen, list[int]], ends: list[str]) -> dict[_Seen, str]:

@@ -6,9 +6,9 @@ call it. Paths of modules in a layer are relative to the layer.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "tanh"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,19 @@ class NormSpec:
     eps: float
     is_layer_norm: bool = False
     """LayerNorm: centred, with a bias. Otherwise the RMS norm."""
+
     adds_one: bool = False
     """The stored weight counts from 1."""
+    lacks_bias: bool = False
+    """Of a LayerNorm: its bias is zero, and not stored."""
 
     @property
     def kind(self) -> str:
         return self.path.rpartition(".")[2]
+
+    @property
+    def has_bias(self) -> bool:
+        return self.is_layer_norm and not self.lacks_bias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +75,10 @@ class AttentionSpec:
     """Of scores."""
     rope: RopeConfig | None
     """None: the layer knows no positions."""
+    is_causal: bool = True
+    """A token sees those before it and itself. False: those behind it too, of a prompt that is computed at once."""
     window: int | None = None
-    """How many of the latest tokens are seen; None: all."""
+    """How many of the latest tokens are seen, to both sides where the layer is not causal; None: all."""
     query_norm: NormSpec | None = None
     """Over each head, or over all of them where its size says so. `key_norm` alike, both or neither."""
     key_norm: NormSpec | None = None
@@ -191,6 +200,11 @@ class EmbeddingSpec:
     """Path of a table of learned positions."""
     position_offset: int = 0
     """Rows of that table before the first position."""
+    segments: str | None = None
+    """Path of a table whose row 0 is added to all tokens, and row 1 to those of a pair's second text."""
+    num_segments: int = 2
+    norm: NormSpec | None = None
+    """Over the sum of all these."""
     projection: LinearSpec | None = None
     """From a token's row to the hidden size, where these differ."""
 
@@ -229,25 +243,73 @@ class HeadSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierSpec:
+    """What makes the scores of classes of a prompt's vector: linears, with an activation after all but the last."""
+
+    linears: tuple[LinearSpec, ...]
+    """The last one's outputs are 0: one for each class. Paths as in the whole model."""
+    activation: Activation = "tanh"
+    norm: NormSpec | None = None
+    """After the activation."""
+    pooling: Literal["last", "cls", "mean"] = "last"
+    """Which tokens make the vector."""
+    owned: str
+    """Path of the module that adapters for classes bring as a whole."""
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of all. A size of 0 is one for each class."""
+        found: dict[str, tuple[int, ...]] = {}
+        for linear in self.linears:
+            found[f"{linear.path}.weight"] = linear.outputs, linear.inputs
+            if linear.has_bias:
+                found[f"{linear.path}.bias"] = (linear.outputs,)
+        if self.norm is not None:
+            parts = ("weight", "bias") if self.norm.has_bias else ("weight",)
+            found |= {f"{self.norm.path}.{part}": (self.norm.size,) for part in parts}
+        return found
+
+    def owns(self, tensor: str) -> bool:
+        """Whether it is of the head itself, which only a model that classifies has."""
+        return tensor.startswith(f"{self.owned}.")
+
+
+SCORE: Final = ClassifierSpec(linears=(LinearSpec("score", 0, 0),), owned="score")
+"""Of models that generate text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     hidden_size: int
     embedding: EmbeddingSpec
     layers: tuple[LayerSpec, ...]
     norm: NormSpec | None
     """The last one; None: there is none."""
-    head: HeadSpec
+    head: HeadSpec | None
+    """None: the model generates no text."""
+    classifier: ClassifierSpec = SCORE
+    length: int | None = None
+    """Most tokens, where that is not what config.json has for all families."""
     token_inputs: TokenInputsSpec | None = None
     layers_path: str = "model.layers"
     renamed: Mapping[str, str] = field(default_factory=dict)
     """How tensors' names begin in a checkpoint -> how they begin here; the longest that fits counts."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """How the names of tensors begin, here or in a checkpoint, that are not served -> what they are, for people."""
+    renamed_ends: Mapping[str, str] = field(default_factory=dict)
+    """How tensors' names end in old checkpoints -> how they end now."""
     derived: tuple[str, ...] = ()
     """How the names of buffers end that old checkpoints store and that follow from the description."""
 
     def recurrent_layers(self) -> list[DeltaNetSpec]:
         """The mixers that keep a state, in the order of their layers."""
         return [layer.mixer for layer in self.layers if isinstance(layer.mixer, DeltaNetSpec)]
+
+    @property
+    def keeps_keys(self) -> bool:
+        """Whether later tokens need the keys and values of earlier steps. No: a prompt is computed in one step."""
+        causal = [mixer.is_causal for _, mixer in self.attention_layers()]
+        assert all(causal) or not (any(causal) or self.recurrent_layers()), "layers to both sides have no others beside"
+        return all(causal)
 
     def attention_layers(self) -> list[tuple[int, AttentionSpec]]:
         """The layers that attend, with their numbers."""

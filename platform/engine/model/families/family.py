@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from ..description.config_fields import Raw, activation, flag, head_size, heads, positive, rope
 from ..description.spec import (
@@ -15,6 +16,22 @@ from ..description.spec import (
     NormSpec,
     RopeConfig,
 )
+
+Task = Literal["generate", "classify", "embed"]
+"""What a checkpoint was made for. Embeddings can be made of any."""
+DECODERS: Final[Mapping[str, Task]] = {
+    "ForCausalLM": "generate",
+    "ForSequenceClassification": "classify",
+    "Model": "embed",
+}
+"""What follows the family in an architecture's name."""
+ENCODERS: Final[Mapping[str, Task]] = {
+    "Model": "embed",
+    "ForSequenceClassification": "classify",
+    "ForMaskedLM": "embed",
+    "ForPreTraining": "embed",
+}
+"""The same of families that generate no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +49,8 @@ class Family:
     """Which of `names` -> examples on the hub, for people."""
     defaults: Mapping[str, Raw] = field(default_factory=dict)
     """Of the fields that config.json may leave out, by one of `names`, for families whose checkpoints do."""
+    tasks: Mapping[str, Task] = field(default_factory=lambda: DECODERS)
+    """What follows one of `names` in an architecture -> what a checkpoint of it was made for."""
     length_field: str = "max_position_embeddings"
     """Of config.json: the tokens that the model was made for."""
 

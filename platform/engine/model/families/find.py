@@ -4,19 +4,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Final, Literal, NamedTuple
+from typing import NamedTuple
 
 from . import __name__ as ROOM
-from .family import Family
-
-Task = Literal["generate", "classify", "embed"]
-"""What a checkpoint was made for. Embeddings can be made of any."""
-SUFFIXES: Final[Mapping[str, Task]] = {
-    "ForCausalLM": "generate",
-    "ForSequenceClassification": "classify",
-    "Model": "embed",
-}
-"""What follows the family in an architecture's name."""
+from .family import Family, Task
 
 
 class Found(NamedTuple):
@@ -36,7 +27,7 @@ def architectures() -> Mapping[str, Found]:
         family = getattr(import_module(f"{ROOM}.{file}"), "FAMILY", None)
         if family is None:
             continue
-        for suffix, task in SUFFIXES.items():
+        for suffix, task in family.tasks.items():
             found |= {f"{name}{suffix}": Found(family, name, task, False) for name in family.names}
         found |= {other: Found(family, name, "generate", False) for other, name in family.other_names.items()}
         found |= {whole: Found(family, name, "generate", True) for whole, name in family.text_of.items()}

@@ -130,6 +130,7 @@ def sandwich_layer(mixer: AttentionSpec, feed_forward: FeedForwardSpec, norm: No
 def scaled_model(spec: ModelSpec, raw: Raw) -> ModelSpec:
     """With embeddings scaled by the root of their size, as their dtype has it, and logits capped; by itself or as part
     of a larger model."""
+    assert spec.head is not None
     return replace(
         spec,
         embedding=replace(spec.embedding, scale=rounded(spec.hidden_size**0.5, stored_dtype(raw))),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -14,6 +15,7 @@ ACTIVATIONS: Final[Mapping[Activation, Callable[[Tensor], Tensor]]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
+    "tanh": torch.tanh,
 }
 
 

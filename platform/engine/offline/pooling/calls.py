@@ -93,7 +93,6 @@ class PoolingCalls:
         heads = self.llm_engine.adapters.num_classes(lora_request or adapter)
         classes = self.llm_engine.info.classes
         count = heads or (0 if classes is None else len(classes.labels))
-        tokenizer = self.llm_engine.tokenizer
         asked: dict[str, Any] = {
             "use_tqdm": use_tqdm,
             "lora_request": lora_request,
@@ -105,7 +104,10 @@ class PoolingCalls:
             template = None if heads or classes is None else classes.pairs
             both = zip(firsts, seconds, strict=True)
             if template is None:
-                pairs = [tokenizer.encode_pair(*pair) for pair in both]
+                most = truncate_prompt_tokens
+                if most is None and pooling_params is not None:
+                    most = pooling_params.truncate_prompt_tokens
+                pairs: list[list[int]] = [self.llm_engine.requests.pair(*pair, most) for pair in both]
             else:
                 chats, added = [template.messages(*pair) for pair in both], template.add_generation_prompt
                 pairs = chat_prompts(

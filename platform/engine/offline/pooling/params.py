@@ -81,7 +81,7 @@ def _classification(params: PoolingParams, info: EngineInfo) -> Pooling:
     for name in ("dimensions", "normalize"):
         if getattr(params, name) is not None:
             raise ParameterError(name, f"{name} is for embeddings; classify has use_activation")
-    return classification(info.classes, params.use_activation is not False)
+    return classification(info.classes, info.classified_by, params.use_activation is not False)
 
 
 def _at_least_one(name: str, value: int) -> None:

@@ -65,7 +65,7 @@ def _blocks(status: EngineStatus | None, info: EngineInfo | None, known: Adapter
         "map": base64.b64encode(status.block_map).decode(),
         "block_size": info.block_size,
         "legend": _legend(status, known),
-        "used": percent_words(used / info.num_blocks),
+        "used": percent_words(used / max(1, info.num_blocks)),
         "hits": percent_words(status.prefix_hits / status.prefix_queries, 0) if status.prefix_queries else NONE,
         "shared": f"{status.prefix_hits:,} of {status.prefix_queries:,}",
         "sentence": f"{used:,} of {info.num_blocks:,} blocks in use.",
