@@ -18,7 +18,7 @@ from ..quantize.ends import End, Linear, embed_tokens, token_inputs
 from ..quantize.float_layers import stored_layer
 from ..quantize.forward import Beside, KeysAndValues, LayerTensors, layer_forward, plain_linear
 from .merged import MergedAdapter
-from .prompts import Prompt
+from .prompts import MOST_TOKENS, Prompt
 
 HEAD_ROWS: Final = 16384
 """Of the vocabulary at a time: a head in float32 can be larger than a layer."""
@@ -34,7 +34,7 @@ class Reference:
         self._config, self._checkpoint, self._adapter = config, checkpoint, adapter
         self._starts = [prompt.start for prompt in prompts]
         self._read_by_others = config.spec.read_by_others()
-        self._longest = max(len(prompt.token_ids) for prompt in prompts)
+        self._longest = MOST_TOKENS
         self._kinds = module_table(config.spec).kinds
         embedding = adapter.embedding(checkpoint.tensor(f"{config.spec.embedding.path}.weight"))
         embed = partial(embed_tokens, config.spec, checkpoint, embedding)

@@ -78,11 +78,16 @@ class ModelConfig:
         return self.spec.attention_layers()[0][1]
 
     def length(self, asked: int | None) -> int:
-        """Tokens of prompt plus output; None: all that the model was made for. ValueError beyond that."""
+        """Tokens of prompt plus output; None: all that the model was made for, with longrope its original length, for
+        longer sequences change what it answers to short ones. ValueError beyond what it was made for."""
         longest = self.max_position_embeddings
         if asked is not None and not 2 <= asked <= longest:
             raise ValueError(f"max_model_len must be between 2 and {longest}, the model's own, got {asked}")
-        return (self.usual_length or longest) if asked is None else asked
+        return min([self.usual_length or longest, *self._original_lengths()]) if asked is None else asked
+
+    def _original_lengths(self) -> list[int]:
+        ropes = [mixer.rope for _, mixer in self.spec.attention_layers() if mixer.rope is not None]
+        return [rope.original_length for rope in ropes if rope.original_length is not None]
 
     @property
     def why_silent(self) -> str:
@@ -159,6 +164,8 @@ WHY_SILENT: Final[Mapping[str, str]] = {
 ACTIVATIONS: Final[Mapping[str, Literal["", "sigmoid"]]] = {"multi_label_classification": "sigmoid", "regression": ""}
 """By problem_type; any other: softmax over the classes, sigmoid of a single one."""
 MOST_LABELS: Final = 1 << 16
+OF_THE_HEAD: Final = ("tie_word_embeddings",)
+"""The whole has the head, so its word counts."""
 PARTS: Final = ("text_config", "vision_config", "audio_config")
 
 
@@ -167,13 +174,13 @@ def _architectures(raw: dict[str, Any]) -> list[str]:
 
 
 def _text_config(whole: dict[str, Any]) -> dict[str, Any]:
-    """What the whole says holds where the text part says nothing."""
+    """What the whole says holds where the text part says nothing, or null."""
     part = whole.get("text_config")
     if not isinstance(part, dict):
         raise ValueError("config.json has no text_config, the description of its text model")
-    return {name: value for name, value in whole.items() if name not in PARTS} | {
-        name: value for name, value in part.items() if value is not None
-    }
+    said = {name: value for name, value in whole.items() if name not in PARTS}
+    own = {name: value for name, value in part.items() if value is not None or name not in said}
+    return said | own | {name: said[name] for name in OF_THE_HEAD if name in said}
 
 
 def _usual_length(folder: Path, longest: int) -> int | None:

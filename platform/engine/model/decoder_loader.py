@@ -36,7 +36,7 @@ from .layers import Attention, DecoderLayer, DeltaNet, FeedForward, Mixer, Norm,
 from .linear import LoraLinear
 from .loader import Checkpoint
 from .operations.operations import Operations, cpu_operations
-from .rope import RopeTables, rope_tables
+from .rope import RopeTables, query_scales, rope_tables
 from .unfold import FoldedScales, scaled_rows
 
 CPU: Final = torch.device("cpu")
@@ -173,6 +173,7 @@ class DecoderLoader:
         all_eps = {norm.eps for norm in norms if norm is not None} | {spec.value_norm_eps} - {None}
         assert len(all_eps) <= 1, "one eps holds for all norms of a layer's heads"
         cos, sin = (None, None) if spec.rope is None else self._rope_tables(spec.rope, max_model_len)
+        scale = spec.query_scale
         return Rotary(
             cos,
             sin,
@@ -182,6 +183,7 @@ class DecoderLoader:
             norm_kinds=self._norm_kinds(layer, spec),
             interleaved=spec.rope is not None and spec.rope.is_interleaved,
             value_norm=spec.value_norm_eps is not None,
+            query_scale=scale if scale is None else query_scales(scale, max_model_len).to(self.device),
         )
 
     def _norm_kinds(self, layer: int, spec: AttentionSpec) -> tuple[str, str]:

@@ -1,7 +1,8 @@
 """Rotary positions: the angles of a configuration as tables of cosines and sines.
 
 x' = x * cos + rotate_half(x) * sin, with both halves of the head turned by the same D / 2 angles.
-Formulae: RoFormer (arXiv 2104.09864), Llama 3.1's frequency bands, YaRN (arXiv 2309.00071).
+Formulae: RoFormer (arXiv 2104.09864), Llama 3.1's frequency bands, YaRN (arXiv 2309.00071),
+LongRoPE (arXiv 2402.13753).
 """
 
 import math
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from .description.spec import RopeConfig
+from .description.spec import QueryScale, RopeConfig
 
 RopeTables = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines [length, dims / 2] float32 of positions 0 to length - 1."""
@@ -17,13 +18,19 @@ RopeTables = tuple[torch.Tensor, torch.Tensor]
 
 def rope_tables(rope: RopeConfig, length: int) -> RopeTables:
     """The attention factor, where there is one, is in the tables."""
-    frequencies, factor = inverse_frequencies(rope)
+    frequencies, factor = inverse_frequencies(rope, length)
     angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
     return angles.cos() * factor, angles.sin() * factor
 
 
-def inverse_frequencies(rope: RopeConfig) -> tuple[torch.Tensor, float]:
-    """Radians per position [dims / 2] float32, and the factor on cosines and sines.
+def query_scales(scale: QueryScale, length: int) -> torch.Tensor:
+    """[length] float32 of positions 0 to length - 1."""
+    positions = torch.arange(length, dtype=torch.float32)
+    return 1 + scale.beta * torch.log(1 + torch.floor(positions / scale.length))
+
+
+def inverse_frequencies(rope: RopeConfig, length: int) -> tuple[torch.Tensor, float]:
+    """Radians per position [dims / 2] float32, and the factor on cosines and sines, for sequences of at most `length`.
 
     `dynamic` scaling changes nothing up to max_position_embeddings, and no sequence grows past that here.
     """
@@ -36,6 +43,8 @@ def inverse_frequencies(rope: RopeConfig) -> tuple[torch.Tensor, float]:
         return _yarn(plain, rope), _yarn_attention_factor(rope.parameters)
     if rope.kind == "proportional":
         return _proportional(plain, rope), 1.0
+    if rope.kind == "longrope":
+        return _longrope(rope, length), _longrope_attention_factor(rope.parameters)
     return plain, 1.0
 
 
@@ -80,3 +89,17 @@ def _yarn_attention_factor(parameters: Mapping[str, float]) -> float:
     if parameters.get("mscale") and parameters.get("mscale_all_dim"):
         return magnitude(parameters["mscale"]) / magnitude(parameters["mscale_all_dim"])
     return magnitude(1.0)
+
+
+def _longrope(rope: RopeConfig, length: int) -> torch.Tensor:
+    assert rope.original_length is not None
+    factors = torch.tensor(rope.long_factors if length > rope.original_length else rope.factors)
+    return 1.0 / (factors * rope.theta ** (torch.arange(0, rope.dims, 2, dtype=torch.float32) / rope.dims))
+
+
+def _longrope_attention_factor(parameters: Mapping[str, float]) -> float:
+    """The same for short and long sequences."""
+    if "attention_factor" in parameters:
+        return parameters["attention_factor"]
+    factor, original = parameters["factor"], parameters["original_max_position_embeddings"]
+    return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))

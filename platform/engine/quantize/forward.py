@@ -23,7 +23,7 @@ from ..model.description.spec import (
     TokenInputSpec,
 )
 from ..model.layer_inputs import place_of
-from ..model.rope import RopeTables, rope_tables
+from ..model.rope import RopeTables, query_scales, rope_tables
 from .delta_rule import delta_rule
 
 CPU: Final = torch.device("cpu")
@@ -130,6 +130,8 @@ class LayerForward:
             qkv = torch.cat([both[..., 0, :].flatten(-2), qkv[..., 2 * query_size :]], dim=-1)
         query, rest = qkv[..., :query_size], qkv[..., query_size:]
         query = self._rotate(self._heads(_head_normed(tensors, spec.query_norm, query, spec.head_dim), spec.head_dim))
+        if spec.query_scale is not None:
+            query = query * query_scales(spec.query_scale, query.shape[2]).to(query)[:, None]
         if spec.keys_of is None:
             value = rest if spec.values_are_keys else rest[..., key_size:]
             beside.keys_and_values = self._keys_and_values(tensors, spec, rest[..., :key_size], value)

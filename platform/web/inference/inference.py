@@ -46,4 +46,4 @@ class Inference:
         """Tokens of prompt plus output, as far as known: the engine may have room for less than the checkpoint says."""
         if self.engine.info is not None:
             return self.engine.info.max_model_len
-        return self.settings.max_model_len or self.model.max_position_embeddings
+        return self.model.length(self.settings.max_model_len)

@@ -134,7 +134,9 @@ class Settings(BaseSettings):
         ByteSize(32 << 30),
         description="Disk space in the data folder for packed and AWQ weights, which speed up the next start; 0: none",
     )
-    max_model_len: Tokens | None = Field(None, description="Tokens of prompt plus output; none: the checkpoint's")
+    max_model_len: Tokens | None = Field(
+        None, description="Tokens of prompt plus output; none: the checkpoint's, with longrope its original length"
+    )
     max_num_seqs: Count = Field(64, description="Maximum sequences in one step")
     max_num_batched_tokens: Tokens = Field(512, description="Maximum tokens in one engine step")
     block_size: Count = Field(16, description="Tokens in one KV-cache block; on a CPU a multiple of 16")

@@ -30,11 +30,16 @@ ROPE_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "original_max_position_embeddings"),
+    "longrope": ("original_max_position_embeddings",),
     "proportional": (),
 }
-"""What each supported kind of rope scaling must say. Yarn and proportional have options besides."""
-YARN_OPTIONS: Final = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
-PROPORTIONAL_OPTIONS: Final = ("factor", "partial_rotary_factor")
+"""What each supported kind of rope scaling must say. ROPE_OPTIONS has what some may say besides."""
+ROPE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    "longrope": ("factor", "attention_factor"),
+    "proportional": ("factor", "partial_rotary_factor"),
+}
+LONGROPE_LISTS: Final = ("short_factor", "long_factor")
 
 
 def stored_dtype(raw: Raw) -> str:
@@ -132,11 +137,24 @@ def rope(raw: Raw, head_dim: int, *, said: Raw | None = None, may_be_partial: bo
     missing = [name for name in ROPE_PARAMETERS[kind] if said.get(name) is None]
     if missing:
         raise ValueError(f"rope scaling {kind!r} lacks {', '.join(missing)} in config.json")
-    names = ROPE_PARAMETERS[kind] + {"yarn": YARN_OPTIONS, "proportional": PROPORTIONAL_OPTIONS}.get(kind, ())
+    names = ROPE_PARAMETERS[kind] + ROPE_OPTIONS.get(kind, ())
     parameters = {name: float(said[name]) for name in names if said.get(name) is not None}
     theta = number(dict(raw) | dict(said), "rope_theta", 10_000.0)
     dims = head_dim if kind == "proportional" else _rotated(raw, said, head_dim, may_be_partial)
-    return RopeConfig(kind, theta, parameters, dims)
+    if kind != "longrope":
+        return RopeConfig(kind, theta, parameters, dims)
+    longest = positive(raw, "max_position_embeddings")
+    parameters.setdefault("factor", longest / parameters["original_max_position_embeddings"])
+    short, long = (_factors(said, name, dims) for name in LONGROPE_LISTS)
+    return RopeConfig(kind, theta, parameters, dims, factors=short, long_factors=long)
+
+
+def _factors(said: Raw, name: str, dims: int) -> tuple[float, ...]:
+    """Of longrope, one for each frequency."""
+    listed = said.get(name)
+    if not isinstance(listed, list) or len(listed) != dims // 2:
+        raise ValueError(f"rope scaling 'longrope' must give {name} as a list of {dims // 2} numbers in config.json")
+    return tuple(number({name: factor}, name) for factor in listed)
 
 
 def _rotated(raw: Raw, said: Raw, head_dim: int, may_be_partial: bool) -> int:

@@ -25,6 +25,22 @@ class RopeConfig:
     """Turns neighbours (0, 1), (2, 3), ... instead of the two halves."""
     factors: tuple[float, ...] = ()
     """Of longrope: what each frequency is divided by, dims / 2 numbers."""
+    long_factors: tuple[float, ...] = ()
+    """The same where sequences may be longer than `original_length`: one set for all of them, so that keys in the cache
+    never have to be turned again."""
+
+    @property
+    def original_length(self) -> int | None:
+        """Of longrope: the tokens up to which `factors` hold; None: no other kind has such a border."""
+        return int(self.parameters["original_max_position_embeddings"]) if self.long_factors else None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryScale:
+    """The query at position p is multiplied by 1 + beta * log(1 + floor(p / length))."""
+
+    beta: float
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +93,8 @@ class AttentionSpec:
     """None: the layer knows no positions."""
     is_causal: bool = True
     """A token sees those before it and itself. False: those behind it too, of a prompt that is computed at once."""
+    query_scale: QueryScale | None = None
+    """After rope; None: queries stay as they are."""
     window: int | None = None
     """How many of the latest tokens are seen, to both sides where the layer is not causal; None: all."""
     query_norm: NormSpec | None = None

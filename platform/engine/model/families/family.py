@@ -88,6 +88,12 @@ def split_heads(
     )
 
 
+def as_one(path: str, linears: tuple[LinearSpec, ...]) -> tuple[LinearSpec]:
+    """Linears that a checkpoint stores as one, in their order. Adapters target it as it is stored."""
+    first = linears[0]
+    return (LinearSpec(path, first.inputs, sum(linear.outputs for linear in linears), first.has_bias),)
+
+
 def _named(norm: NormSpec | None, path: str) -> NormSpec | None:
     return norm and NormSpec(path, norm.size, norm.eps, norm.is_layer_norm, norm.adds_one)
 

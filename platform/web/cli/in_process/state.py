@@ -60,7 +60,7 @@ class LocalAdapters(LocalState):
 
     @property
     def max_model_len(self) -> int:
-        return self.settings.max_model_len or self.model.max_position_embeddings
+        return self.model.length(self.settings.max_model_len)
 
     @cached_property
     def text_processors(self) -> "TextProcessorCache":

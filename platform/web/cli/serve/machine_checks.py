@@ -72,7 +72,7 @@ def check_memory(settings: Settings) -> Check:
     free = free_memory()
     adapters = {"adapters": config.adapter_memory, "evicted adapters": config.adapter_host_memory}
     left = free - weights - sum(adapters.values())
-    longest = config.max_model_len or model.max_position_embeddings
+    longest = model.length(config.max_model_len)
     plan = plan_kv_cache(config, model, longest, cache_dtype, max(0, left), scales.static is not None)
     needs = {"weights": weights, **adapters, "KV cache": plan.bytes, **_states(plan)}
     words = ", ".join(f"{name} {size_words(size)}" for name, size in needs.items())

@@ -76,16 +76,17 @@ def make_family(
     adapters: Mapping[str, Mapping[str, Any]] = ADAPTERS,
     *,
     seed: int = 0,
+    lengths: tuple[int, ...] = LENGTHS,
     **settings: Any,
 ) -> Family:
-    """adapters: by name, arguments of make_adapter; settings: of the engine."""
+    """adapters: by name, arguments of make_adapter; lengths: of prompts; settings: of the engine."""
     base = make_base(folder / "base", config, seed)
     made = {
         name: make_adapter(folder / name, base, seed=number, **how)
         for number, (name, how) in enumerate(adapters.items())
     }
     generator = torch.Generator().manual_seed(3)
-    prompts = [torch.randint(3, 300, (length,), generator=generator).tolist() for length in LENGTHS]
+    prompts = [torch.randint(3, 300, (length,), generator=generator).tolist() for length in lengths]
     choices = [None, *made]
     names = [choices[number % len(choices)] for number in range(len(prompts))]
     family = Family(base, made, names, prompts, settings)
