@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from ..description.config_fields import FULL, Raw, flag, layer_types, number, positive
-from ..description.spec import AttentionSpec, FeedForwardSpec, LinearSpec, ModelSpec, NormSpec
+from ..description.spec import AttentionSpec, FeedForwardSpec, HeadSpec, LinearSpec, ModelSpec, NormSpec
 from .family import Family, as_one, gated_mlp, pre_norm_layer, split_heads, text_model
 
 MIXERS: Final = ("attention", FULL)
@@ -25,7 +25,7 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
     return replace(
         model,
         embedding=replace(model.embedding, scale=number(raw, "embedding_multiplier", 1.0)),
-        head=replace(model.head, scale=1.0 / _logits_scaling(raw)),
+        head=HeadSpec(is_tied=flag(raw, "tie_word_embeddings"), scale=1.0 / _logits_scaling(raw)),
     )
 
 
