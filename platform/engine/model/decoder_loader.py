@@ -304,7 +304,9 @@ class DecoderLoader:
         if scales is not None:
             parts = [(part * scales).to(part.dtype) for part in parts]
         weight, *bias = (part.to(self.device) for part in parts)
-        return Norm(self._kinds[layer, spec.path], weight, spec.eps, self.operations, bias[0] if bias else None)
+        # Adapters cannot name every norm of the ends.
+        kind = self._kinds.get((None, spec.path), spec.path) if layer is None else self._kinds[layer, spec.path]
+        return Norm(kind, weight, spec.eps, self.operations, bias[0] if bias else None)
 
     def _norm_weight(self, prefix: str, spec: NormSpec) -> torch.Tensor:
         """What rows are multiplied by. A sum with 1 keeps all its bits."""
