@@ -61,7 +61,6 @@ class DecoderLoader:
     folded: FoldedScales = field(init=False)
     _tables: dict[tuple[str, int], RopeTables] = field(init=False, default_factory=dict)
     """Layers that turn alike share them."""
-
     _kinds: dict[tuple[int | None, str], str] = field(init=False)
     """(layer, path within the layer) -> what adapters call the module; the last norm is at (None, its path)."""
 
@@ -104,14 +103,7 @@ class DecoderLoader:
             norms_follow_sum=spec.norms_follow_sum,
             residual_scale=spec.residual_scale,
             token_input=self._token_input(layer, spec.token_input),
-            scale=None if spec.scale is None else self._scale(layer, spec.scale),
-        )
-
-    def _scale(self, layer: int, path: str) -> torch.Tensor:
-        return (
-            self._tensor(layer_path(self.config.spec, layer) + path)
-            .to(self.scheme.compute_dtype, copy=True)
-            .to(self.device)
+            scale=None if spec.scale is None else self._in_stream(layer_path(self.config.spec, layer) + spec.scale),
         )
 
     def _token_input(self, layer: int, spec: TokenInputSpec | None) -> TokenInput | None:

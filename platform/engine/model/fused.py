@@ -112,6 +112,8 @@ def fuse(decoder: Decoder, cache: AttentionBackend) -> FusedDecoder | None:
     first = layers[0].mixer
     if not isinstance(first, Attention) or not all(_fits(layer, first.rotary, cache) for layer in layers):
         return None
+    if any(eps != norm.eps for layer in layers for eps in _all_eps(layer)):
+        return None
     embedding = decoder.embedding.table
     table, methods = as_array(embedding), [head, *(linear.method for layer in layers for linear in layer.linears())]
     linears = [method for method in methods if _is_known(method)]
@@ -181,8 +183,18 @@ def _attention_fits(mixer: Attention, rotary: Rotary, cache: CpuAttention) -> bo
         and own.sin is rotary.sin
         and not attention.sinks
         and attention.keys_of is None
+        and not mixer.gated_heads
+        and not mixer.keys_that_are_values
         and not mixer.keys_that_are_values
     )
+
+
+def _all_eps(layer: DecoderLayer) -> list[float]:
+    """Of the norms of a layer and of its heads: the kernels take one for all."""
+    assert isinstance(layer.mixer, Attention)
+    rotary = layer.mixer.rotary
+    heads = [] if rotary.query_norm is None and rotary.key_norm is None else [rotary.eps]
+    return [*(norm.eps for norm in layer.norms()), *heads]
 
 
 def _inner(method: LinearMethod) -> LinearMethod:
@@ -206,6 +218,8 @@ def _fits(layer: DecoderLayer, rotary: Rotary, cache: CpuAttention) -> bool:
         and layer.feed_forward_output_norm is None
         and not layer.norms_follow_sum
         and layer.residual_scale == 1.0
+        and layer.token_input is None
+        and layer.scale is None
         and layer.token_input is None
         and layer.scale is None
         and (feed_forward.activation, feed_forward.is_gated) == ("silu", True)
