@@ -53,6 +53,8 @@ class Batch:
     """[T] int64: 1 for the tokens of a pair's second text, else 0. None: there are none of such."""
     states: StateSlots | None = None
     """None for a model without recurrent layers."""
+    rows: torch.Tensor | None = None
+    """[T] int64 of `single_tokens`: which of the step's tokens these are. None: all."""
 
 
 def single_tokens(batch: Batch, tokens: torch.Tensor) -> Batch:
@@ -66,4 +68,5 @@ def single_tokens(batch: Batch, tokens: torch.Tensor) -> Batch:
         context_lengths=torch.ones(count, dtype=torch.int32),
         block_tables=torch.zeros(count, 1, dtype=torch.int32),
         sample_rows=torch.empty(0, dtype=torch.int64),
+        rows=tokens,
     )

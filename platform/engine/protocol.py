@@ -104,7 +104,8 @@ class GenerateRequest(Message, kw_only=True):
     bad_words: list[list[int]] = []
     """Token sequences that must not be put out: those of `params.bad_words`."""
     pooling: Pooling | None = None
-    """Instead of a text, one vector of the prompt is asked for; `params` are the defaults and mean nothing."""
+    """Instead of a text, one vector of the prompt is asked for, or one of each token; `params` are the defaults and
+    mean nothing."""
     second_text: int | None = None
     """Position of the first token of a pair's second text, for models that tell the two apart; None: it is no pair."""
     added_tokens: list[AddedToken] = []
@@ -229,7 +230,7 @@ class EngineInfo(Message, kw_only=True):
     classes: ModelClasses | None = None
     """Of a base with a classification head."""
     classified_by: PoolingKind = PoolingKind.LAST
-    """Which tokens a classification head judges by, the base's or an adapter's."""
+    """Which tokens a classification head judges by, the base's or an adapter's; all: it classifies each token."""
     keeps_beginning: bool = False
     """Whether a prompt that is cut keeps its first tokens, and the special ones at its end, as encoders want it; else
     it keeps its last."""
@@ -251,7 +252,7 @@ class Tokens(Message, kw_only=True):
     prompt_logprobs: list[TokenLogprob | None] | None = None
     """On the first message of choice 0 when asked for; the first entry is None."""
     pooled: bytes | None = None
-    """On the last message of a request with `pooling`: its vector, as of `pooling/vectors.py: to_wire`."""
+    """On the last message of a request with `pooling`: what it asks for, as of `pooling/vectors.py: to_wire`."""
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None
     """The stop token id that ended the choice, unless it was an end-of-sequence token."""

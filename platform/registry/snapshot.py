@@ -159,6 +159,11 @@ class Snapshot:
             return next((one for one in weighted if not self._obstacle(adapter, one)), stable)
         return served[choose(weights, f"{adapter.tenant}/{adapter.name}", drawn)]
 
+    @property
+    def _heads(self) -> set[str]:
+        """Words for the linears of the classification heads that adapters of the base bring."""
+        return {SCORE} if self.base is None else {linear.path for linear in self.base.signature.head_linears}
+
     def _resolved(self, adapter: Adapter, version: Version, route: Route | None) -> ResolvedAdapter:
         obstacle = self._obstacle(adapter, version)
         if obstacle:
@@ -174,7 +179,7 @@ class Snapshot:
             tokenizer_digest=version.tokenizer_digest,
             profile=self.profiles.get(version.profile_digest),
             size=version.size,
-            classifies=SCORE in version.target_modules,
+            classifies=not self._heads.isdisjoint(version.target_modules),
             route=route,
         )
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 from loraplex.engine.constraints.counts import Counts
 from loraplex.engine.ipc.client import AdapterError, EngineState, EngineUnavailable, RequestRejected
-from loraplex.engine.pooling.wanted import ModelClasses, ModelPooling
+from loraplex.engine.pooling.wanted import ModelClasses, ModelPooling, PoolingKind
 from loraplex.engine.protocol import (
     AdapterSpec,
     EngineInfo,
@@ -52,6 +52,7 @@ class FakeEngine:
         self.max_queue = 1000
         self.pooling: ModelPooling | None = POOLING
         self.classes: ModelClasses | None = None
+        self.classified_by = PoolingKind.LAST
         self.why_silent = ""
         self.keeps_beginning = False
         self.heads: dict[str, int] = {}
@@ -227,6 +228,7 @@ class FakeEngine:
             num_threads=1,
             load_seconds=0.1,
             pooling=self.pooling,
+            classified_by=self.classified_by,
             classes=self.classes,
             why_silent=self.why_silent,
             keeps_beginning=self.keeps_beginning,

@@ -16,8 +16,9 @@ def vector_of(request: GenerateRequest, classes: int = 0) -> Vector:
     shift = sum(int(adapter.digest[:6], 16) * adapter.scale for adapter in request.adapters)
     tokens, places = np.array(request.prompt_token_ids)[:, None], np.arange(1, SIZE + 1)
     head = np.cos(np.arange(classes * SIZE, dtype=np.float32)).reshape(classes, SIZE)
-    hidden = np.cos(tokens * places + shift).sum(axis=0)
-    vector = finish_vector(request.pooling, hidden, len(tokens), lambda one: head.astype(np.float64) @ one)
+    hidden = np.cos(tokens * places + shift)
+    hidden = hidden if request.pooling.by_token else hidden.sum(axis=0)
+    vector = finish_vector(request.pooling, hidden, len(tokens), lambda one: one @ head.T.astype(np.float64))
     assert vector is not None
     return vector
 

@@ -1,4 +1,4 @@
-"""Attention without a cache, in which tokens see those behind them too: of encoders (BERT, ModernBERT).
+"""Attention without a cache, in which tokens see those behind them too: of BERT, ModernBERT, EmbeddingGemma.
 
 Shapes: T tokens of packed sequences, H query heads, G KV heads, D head size.
 """
@@ -34,7 +34,12 @@ class EncoderAttention:
         """query_starts of that step, on the host."""
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
-        self._written = key, value
+        if batch.rows is None:
+            self._written = key, value
+            return
+        assert self._written is not None, "some are written again after all were"
+        for whole, again in zip(self._written, (key, value), strict=True):
+            whole[batch.rows] = again
 
     def rotate_and_write(self, layer: int, qkv: torch.Tensor, rotary: Rotary, batch: Batch) -> torch.Tensor:
         query, written = prepare(qkv, rotary, self.layers[layer], batch.positions)

@@ -38,7 +38,7 @@ class ModelConfig:
     """None for weights stored as floats."""
     task: Task = "generate"
     labels: tuple[str, ...] = ()
-    """Of a model that classifies: the class of each row of its head."""
+    """Of a model that classifies prompts or tokens: the class of each row of its head."""
     label_activation: Literal["", "auto", "sigmoid"] = ""
     """What makes probabilities of its scores: auto, sigmoid, or nothing."""
     folded_digest: str | None = None
@@ -90,6 +90,11 @@ class ModelConfig:
         return [rope.original_length for rope in ropes if rope.original_length is not None]
 
     @property
+    def classifies(self) -> bool:
+        """Whether the checkpoint has a head for it."""
+        return self.task in CLASSIFYING
+
+    @property
     def why_silent(self) -> str:
         """Why it generates no text; empty: it does."""
         return WHY_SILENT.get(self.task, "")
@@ -113,6 +118,7 @@ def base_signature(folder: str | Path) -> BaseSignature:
         modules,
         own_head=_own_head(spec, config.hidden_size),
         head_path=spec.classifier.owned,
+        classifies_tokens=config.task == "classify_tokens",
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         tied=spec.head is not None and spec.head.is_tied,
@@ -142,6 +148,13 @@ def parse_config(whole: dict[str, Any], generation: dict[str, Any]) -> ModelConf
     family, name, task, is_part = find_family(_architectures(whole))
     raw = dict(family.defaults.get(name, {})) | (_text_config(whole) if is_part else whole)
     spec = family.describe(raw, name)
+    if task == "generate" and not spec.keeps_keys:
+        raise ValueError(
+            f"{name} with use_bidirectional_attention is not supported as a model that generates text: its tokens see "
+            "those behind them. Its architecture must be one of a model that makes embeddings"
+        )
+    if task == "classify_tokens":
+        spec = _of_tokens(spec)
     return ModelConfig(
         architecture=f"{name}{'Model' if spec.head is None else 'ForCausalLM'}",
         spec=spec,
@@ -151,14 +164,27 @@ def parse_config(whole: dict[str, Any], generation: dict[str, Any]) -> ModelConf
         bos_token_id=raw.get("bos_token_id"),
         quantization=parse_quantization(raw),
         task=task,
-        labels=_labels(raw) if task == "classify" else (),
+        labels=_labels(raw) if task in CLASSIFYING else (),
         label_activation=ACTIVATIONS.get(str(raw.get("problem_type")), "auto"),
         folded_digest=None if raw.get(FOLDED_DIGEST) is None else str(raw[FOLDED_DIGEST]),
     )
 
 
+def _of_tokens(spec: ModelSpec) -> ModelSpec:
+    """Where tokens are classified, without what only a prompt's vector goes through."""
+    own = {linear.path for linear in spec.token_classifier.linears}
+    before = [
+        it.path for it in spec.classifier.linears if it.path not in own and not spec.classifier.owns(f"{it.path}.")
+    ]
+    unused = {f"{path}.": "a linear for classes of whole texts" for path in before}
+    return replace(spec, classifier=spec.token_classifier, left_out={**spec.left_out, **unused})
+
+
+CLASSIFYING: Final[tuple[Task, ...]] = ("classify", "classify_tokens")
 WHY_SILENT: Final[Mapping[str, str]] = {
     "classify": "this model classifies and generates no text: its checkpoint has a score head instead of an lm_head",
+    "classify_tokens": "this model classifies tokens and generates no text: its checkpoint has a head for their "
+    "classes instead of an lm_head",
     "embed": "this model makes embeddings and generates no text: its checkpoint is one without an lm_head",
 }
 ACTIVATIONS: Final[Mapping[str, Literal["", "sigmoid"]]] = {"multi_label_classification": "sigmoid", "regression": ""}

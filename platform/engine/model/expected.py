@@ -77,7 +77,7 @@ def linear_tensors(config: ModelConfig, stored: StoredTensors, linear: Linear) -
 def _head_tensors(config: ModelConfig, stored: StoredTensors) -> dict[str, TensorSpec]:
     classifier = _classifier_tensors(config)
     head = config.spec.head
-    if config.task == "classify" or head is None:
+    if config.classifies or head is None:
         return classifier
     projection = _projection_tensors(head.projection)
     if (head.is_tied or config.task == "embed") and not stored.suffixes(head.path):
@@ -92,7 +92,7 @@ def _head_tensors(config: ModelConfig, stored: StoredTensors) -> dict[str, Tenso
 def _classifier_tensors(config: ModelConfig) -> dict[str, TensorSpec]:
     """What comes before the head itself may be there for adapters that bring one."""
     spec, classes = config.spec.classifier, len(config.labels)
-    classifies = config.task == "classify"
+    classifies = config.classifies
     return {
         name: tensor(
             FLOATS,

@@ -25,15 +25,15 @@ def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(several)
 
 
-def read_prompt(prompt: object, tokenizer: Tokenizer) -> tuple[str | None, list[int]]:
-    """Text or None, and token ids. ValueError for another shape."""
+def read_prompt(prompt: object, tokenizer: Tokenizer, before: str = "") -> tuple[str | None, list[int]]:
+    """Text or None, and token ids. `before`: put before a text. ValueError for another shape."""
     if isinstance(prompt, Mapping):
         for name in MULTIMODAL:
             if prompt.get(name) is not None:
                 raise ValueError(f"{name} of a prompt is not supported: models here read text")
         prompt = prompt.get("prompt_token_ids", prompt.get("prompt"))
     if isinstance(prompt, str):
-        return prompt, tokenizer.encode(prompt)
+        return prompt, tokenizer.encode(before + prompt)
     if isinstance(prompt, TokenPair):
         return None, prompt
     if _are_token_ids(prompt):

@@ -25,6 +25,7 @@ class RequestMaker:
     def __init__(self, tokenizer: Tokenizer, adapters: AdapterBook, info: EngineInfo) -> None:
         self.tokenizer, self.adapters = tokenizer, adapters
         self._max_model_len, self._keeps_beginning = info.max_model_len, info.keeps_beginning
+        self._before_texts = "" if info.pooling is None else info.pooling.prompt
 
     def make(
         self,
@@ -78,7 +79,7 @@ class RequestMaker:
         priority: int = 0,
     ) -> PooledCollector:
         """As make(), of a prompt that a vector is asked of."""
-        _, token_ids = read_prompt(prompt, self.tokenizer)
+        _, token_ids = read_prompt(prompt, self.tokenizer, "" if pooling.classify else self._before_texts)
         if self._keeps_beginning and truncate_prompt_tokens is not None and not isinstance(token_ids, TokenPair):
             token_ids = self.tokenizer.cut(token_ids, self.most_tokens(truncate_prompt_tokens))
         elif not self._keeps_beginning:

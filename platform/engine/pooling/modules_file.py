@@ -1,13 +1,16 @@
 """How the embeddings of a checkpoint are made: as its files for sentence-transformers say. No torch."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ..model.config import SENTENCE_CONFIG, read_json
+from .dense import DenseSpec, read_dense_spec
 from .wanted import ModelPooling, PoolingKind
 
 MODULES_FILE: Final = "modules.json"
+PROMPTS_FILE: Final = "config_sentence_transformers.json"
 MODES: Final = {
     "pooling_mode_lasttoken": PoolingKind.LAST,
     "pooling_mode_mean_tokens": PoolingKind.MEAN,
@@ -16,35 +19,75 @@ MODES: Final = {
 }
 NAMES: Final = {"lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN, "cls": PoolingKind.CLS, "max": PoolingKind.MAX}
 """Of a config with one `pooling_mode`."""
+SUPPORTED: Final = ("Transformer", "Pooling", "Dense", "Normalize")
 DEFAULT: Final = "the mean of all hidden states, scaled to length 1: the model has no modules.json that says otherwise"
 
 
-def read_pooling(folder: Path, hidden_size: int) -> ModelPooling:
-    """ValueError says which of its modules is not supported."""
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """How embeddings are made."""
+
+    pooling: ModelPooling
+    dense: tuple[DenseSpec, ...] = ()
+    """One after the other, behind the pooling."""
+
+
+def read_modules(folder: Path, hidden_size: int) -> Modules:
+    """ValueError says which of the model's modules is not supported."""
     path = folder / MODULES_FILE
     if not path.is_file():
-        return ModelPooling(kind=PoolingKind.MEAN, normalize=True, size=hidden_size, source=DEFAULT)
+        return Modules(ModelPooling(kind=PoolingKind.MEAN, normalize=True, size=hidden_size, source=DEFAULT))
     lowers = folder / SENTENCE_CONFIG
     if lowers.is_file() and read_json(lowers).get("do_lower_case"):
         raise ValueError(f"do_lower_case in {SENTENCE_CONFIG} is not supported: let the tokenizer's normalizer do it")
-    kind, normalize = None, False
+    kind, dense, normalize, prompt = None, list[DenseSpec](), False, default_prompt(folder)
     for module in list_modules(path):
-        match str(module.get("type")).rpartition(".")[2]:
+        name, own = str(module.get("type")).rpartition(".")[2], folder / str(module.get("path", ""))
+        match name:
             case "Transformer":
                 pass
             case "Pooling":
-                kind = _kind(folder / str(module.get("path", "")) / "config.json")
+                kind = _kind(own / "config.json", prompt)
+            case "Dense" if kind is not None and not normalize:
+                dense.append(read_dense_spec(own))
             case "Normalize":
                 normalize = True
+            case "Dense":
+                raise ValueError(f"{MODULES_FILE} has a module 'Dense' elsewhere than between Pooling and Normalize")
             case other:
                 raise ValueError(
-                    f"{MODULES_FILE} has a module {other!r}, which is not supported; supported: Transformer, Pooling, "
-                    "Normalize"
+                    f"{MODULES_FILE} has a module {other!r}, which is not supported; supported: {', '.join(SUPPORTED)}"
                 )
     if kind is None:
         raise ValueError(f"{MODULES_FILE} has no Pooling module: nothing says how a vector is made of the tokens")
-    source = f"{kind}{', scaled to length 1' if normalize else ''}, as {MODULES_FILE} says"
-    return ModelPooling(kind=kind, normalize=normalize, size=hidden_size, source=source)
+    _check_sizes(hidden_size, dense)
+    source = f"{kind}{f', {len(dense)} Dense' if dense else ''}{', scaled to length 1' if normalize else ''}"
+    source += f", as {MODULES_FILE} says"
+    source += f"; {prompt!r} is put before each text, as {PROMPTS_FILE} says" if prompt else ""
+    size = dense[-1].outputs if dense else hidden_size
+    pooling = ModelPooling(kind=kind, normalize=normalize, size=size, source=source, prompt=prompt)
+    return Modules(pooling, tuple(dense))
+
+
+def _check_sizes(hidden_size: int, dense: list[DenseSpec]) -> None:
+    size = hidden_size
+    for one in dense:
+        if one.inputs != size:
+            raise ValueError(f"{one.folder.name} reads {one.inputs} numbers, and there are {size}")
+        size = one.outputs
+
+
+def default_prompt(folder: Path) -> str:
+    """What sentence-transformers puts before each text where nobody names a prompt. ValueError for one that is not
+    there."""
+    path = folder / PROMPTS_FILE
+    said = read_json(path) if path.is_file() else {}
+    prompts, name = said.get("prompts") or {}, said.get("default_prompt_name")
+    if name is None:
+        return ""
+    if not isinstance(prompts, dict) or name not in prompts:
+        raise ValueError(f"default_prompt_name {name!r} in {PROMPTS_FILE} is none of its prompts")
+    return str(prompts[name] or "")
 
 
 def list_modules(path: Path) -> list[dict[str, Any]]:
@@ -58,10 +101,14 @@ def list_modules(path: Path) -> list[dict[str, Any]]:
     return modules
 
 
-def _kind(path: Path) -> PoolingKind:
+def _kind(path: Path, prompt: str) -> PoolingKind:
+    """`prompt`: before each text."""
     if not path.is_file():
         raise ValueError(f"{MODULES_FILE} names a Pooling module, and {path} is missing")
     said = read_json(path)
+    if prompt and said.get("include_prompt") is False:
+        words = f"include_prompt false in {path.parent.name} beside a default_prompt_name is not supported"
+        raise ValueError(f"{words}: each token counts")
     if isinstance(said.get("pooling_mode"), str):
         modes = [said["pooling_mode"]]
     else:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ..model.config import read_json
-from .modules_file import MODULES_FILE, list_modules
+from ..model.config import SENTENCE_CONFIG, read_json
+from .modules_file import MODULES_FILE, default_prompt, list_modules
 from .wanted import PairTemplate
 
 MODULE: Final = "LogitScore"
@@ -101,16 +101,13 @@ def _modules(path: Path) -> list[dict[str, Any]]:
 
 
 def _template(folder: Path) -> PairTemplate:
-    names, kwargs = (
-        _optional(folder / "config_sentence_transformers.json"),
-        _optional(folder / "sentence_bert_config.json"),
-    )
-    prompt = (names.get("prompts") or {}).get(names.get("default_prompt_name") or "", "")
+    kwargs = _optional(folder / SENTENCE_CONFIG)
     given = ((kwargs.get("processing_kwargs") or {}).get("chat_template")) or {}
     unknown = sorted(given.keys() - {"add_generation_prompt", "restore_suffix"})
     if unknown:
-        raise ValueError(f"sentence_bert_config.json gives the chat template {', '.join(unknown)}: not supported")
-    return PairTemplate(system=prompt or "", add_generation_prompt=bool(given.get("add_generation_prompt", False)))
+        raise ValueError(f"{SENTENCE_CONFIG} gives the chat template {', '.join(unknown)}: not supported")
+    added = bool(given.get("add_generation_prompt", False))
+    return PairTemplate(system=default_prompt(folder), add_generation_prompt=added)
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""The arithmetic after the last hidden state: from a sum to a vector, and its way over a border."""
+"""The arithmetic after the last hidden state: from a sum to a vector, or from each token's to one of its own, and their
+way over a border."""
 
 import math
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -10,54 +11,71 @@ import numpy.typing as npt
 from .wanted import Pooling, PoolingKind
 
 Vector = npt.NDArray[np.float32]
+"""[numbers], or [tokens, numbers] where each token has one."""
 WIRE: Final = np.dtype("<f4")
-"""How a vector crosses a border: float32, little-endian."""
+"""How its numbers cross a border: float32, little-endian."""
+ROWS_BYTES: Final = 4
+"""Before them: how many rows there are, 0 for a single vector."""
 LEAST_LENGTH: Final = 1e-12
 """What is shorter is divided by this when it is scaled."""
+MOST_NUMBERS: Final = 1 << 23
+"""In all vectors of tokens that one request asks for."""
+
+Hidden = npt.NDArray[np.floating[Any]]
+Scores = Callable[[Hidden], npt.NDArray[np.float64]]
+"""Vectors [..., C] -> [..., classes]."""
 
 
-Scores = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
-"""A prompt's vector [C] -> [classes]."""
+class Layer(Protocol):
+    def apply(self, vectors: Hidden) -> Hidden:
+        """[..., in] -> [..., out]"""
 
 
 def finish_vector(
-    pooling: Pooling, hidden: npt.NDArray[np.float64], prompt_length: int, scores: Scores | None = None
+    pooling: Pooling, hidden: Hidden, prompt_length: int, scores: Scores | None = None, dense: Sequence[Layer] = ()
 ) -> Vector | None:
-    """`hidden` [C]: the sum over all positions that count, or the largest of each number; `scores`: of a head that
-    classifies. None where a number of the result is not finite."""
-    vector = hidden / prompt_length if pooling.kind is PoolingKind.MEAN else hidden
+    """`hidden` [C]: the sum over all positions that count, or the largest of each number; [prompt_length, C] where each
+    token has a vector. `scores`: of a head that classifies. `dense`: what an embedding goes through, in their order.
+    None where a number of the result is not finite."""
+    vector: Hidden = hidden / prompt_length if pooling.kind is PoolingKind.MEAN else hidden
     if pooling.classify:
         assert scores is not None, "admitted without a head"
         if not np.isfinite(vector).all():
             return None  # an activation may make it finite
         with np.errstate(all="ignore"):  # what overflows is told as None
             return _finite(_activated(scores(vector), pooling))
-    vector = vector[: pooling.dimensions]
+    for layer in dense:
+        vector = layer.apply(vector)
+    vector = vector[..., : pooling.dimensions]
     if pooling.normalize:
-        vector = vector / max(math.sqrt(float(vector @ vector)), LEAST_LENGTH)
+        lengths = np.sqrt(np.square(vector, dtype=np.float64).sum(axis=-1, keepdims=True))
+        vector = vector / np.maximum(lengths, LEAST_LENGTH)
     return _finite(vector)
 
 
 def _activated(scores: npt.NDArray[np.float64], pooling: Pooling) -> npt.NDArray[np.float64]:
     if pooling.activation == "":
         return scores
-    if pooling.activation == "sigmoid" or len(scores) == 1:
+    if pooling.activation == "sigmoid" or scores.shape[-1] == 1:
         # Of a large negative score the exponential would overflow.
         return np.asarray(0.5 * (1.0 + np.tanh(0.5 * scores)))
-    exponentials: npt.NDArray[np.float64] = np.exp(scores - scores.max())
-    return np.asarray(exponentials / exponentials.sum())
+    exponentials: npt.NDArray[np.float64] = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True))
 
 
-def _finite(vector: npt.NDArray[np.float64]) -> Vector | None:
+def _finite(vector: Hidden) -> Vector | None:
     return vector.astype(np.float32) if np.isfinite(vector).all() else None
 
 
 def to_wire(vector: Vector) -> bytes:
-    return vector.astype(WIRE).tobytes()
+    rows = len(vector) if vector.ndim == 2 else 0
+    return rows.to_bytes(ROWS_BYTES, "little") + vector.astype(WIRE).tobytes()
 
 
 def from_wire(data: bytes) -> Vector:
-    return np.frombuffer(data, WIRE).astype(np.float32)
+    rows = int.from_bytes(data[:ROWS_BYTES], "little")
+    numbers = np.frombuffer(data, WIRE, offset=ROWS_BYTES).astype(np.float32)
+    return numbers.reshape(rows, -1) if rows else numbers
 
 
 def cosine(first: Vector, second: Vector) -> float:

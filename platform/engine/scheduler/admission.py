@@ -8,6 +8,7 @@ from loraplex.lora.files.config_fields import MAX_TOKENS
 from ..config import check_step
 from ..field_types import ParameterError
 from ..pooling.classifier import Classifier
+from ..pooling.dense import Dense
 from ..protocol import MAX_ADAPTERS, GenerateRequest
 from ..sampling_params import MAX_LOGPROBS, SamplingParams
 from .beam_search import check_beam_params, check_width
@@ -38,6 +39,8 @@ class Limits:
     """False: vectors are all that can be asked for."""
     classifier: Classifier = field(default_factory=Classifier)
     """How classes are scored, with the head of the base, if it has one."""
+    dense: tuple[Dense, ...] = ()
+    """What embeddings go through behind the pooling."""
     head_is_logits: bool = False
     """It is made of rows of the lm_head: an adapter that changes those would need others."""
     seed: int | None = None

@@ -3,12 +3,11 @@
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
-from ..pooling.classifier import Classifier
-from ..pooling.vectors import finish_vector, to_wire
-from ..pooling.wanted import Pooling
+from ..pooling.vectors import Hidden, finish_vector, to_wire
+from ..pooling.wanted import Pooling, PoolingKind
 from ..protocol import FinishReason, FromEngine, TokenLogprob, Tokens
+from .admission import Limits
 from .beam_search import BeamSearch
 from .fairness import OUTPUT_WEIGHT
 from .plan import Scheduled, StepPlan, StepResult
@@ -35,13 +34,12 @@ NO_KEY = (
 
 
 class Commit:
-    def __init__(self, request_table: RequestTable, enable_prefix_caching: bool, classifier: Classifier) -> None:
-        self._classifier = classifier
+    def __init__(self, request_table: RequestTable, limits: Limits) -> None:
+        self._limits = limits
         self.prompt_tokens = 0
         self.generation_tokens = 0
         self._request_table = request_table
         self._pool = request_table.pool
-        self._enable_prefix_caching = enable_prefix_caching
 
     def take(self, plan: StepPlan, result: StepResult) -> list[FromEngine]:
         """Messages of one step, in the order of the plan."""
@@ -74,7 +72,7 @@ class Commit:
         self.prompt_tokens += max(0, min(end, sequence.prompt_length) - item.start)
         self._request_table.states.publish(item)
         first, last = item.start // block_size, end // block_size
-        if self._enable_prefix_caching and first < last:
+        if self._limits.enable_prefix_caching and first < last:
             keys = sequence.hash_blocks(last, block_size)
             for position in range(first, last):
                 self._pool.publish(sequence.blocks[position], keys[position])
@@ -134,8 +132,8 @@ class Commit:
         request = sequence.request
         assert request.hidden is not None, "the last position always counts, or all before have come"
         own = next(iter(self._request_table.heads(request)), {}) if pooling.classify else {}
-        scores = partial(self._classifier.scores, own=own)
-        vector = finish_vector(pooling, request.hidden, sequence.prompt_length, scores)
+        scores = partial(self._limits.classifier.scores, own=own)
+        vector = finish_vector(pooling, request.hidden, sequence.prompt_length, scores, self._limits.dense)
         if vector is None:
             return self._request_table.fail(request, "internal", NO_VECTOR)
         message = _message(sequence, [], None, FinishReason.STOP, None)
@@ -151,15 +149,17 @@ def _unanswerable(plan: StepPlan, result: StepResult) -> dict[int, str]:
     return dict.fromkeys(result.unusable, NO_KEY) | dict.fromkeys(failed, NO_TOKEN) | dict.fromkeys(result.stale, STALE)
 
 
-def _add_hidden(request: Request, item: Scheduled, hidden: npt.NDArray[np.float64]) -> None:
-    """After a preemption all come again: the sum begins anew with the first position that counts."""
+def _add_hidden(request: Request, item: Scheduled, hidden: Hidden) -> None:
+    """After a preemption all come again: it begins anew with the first position that counts."""
     pooling = request.message.pooling
     assert pooling is not None
     first = item.pooled.start == pooling.positions(0, item.sequence.prompt_length, item.sequence.prompt_length).start
     if first or request.hidden is None:
         request.hidden = hidden
-    elif item.takes_largest:
+    elif pooling.kind is PoolingKind.MAX:
         request.hidden = np.maximum(request.hidden, hidden)
+    elif pooling.by_token:
+        request.hidden = np.concatenate([request.hidden, hidden])
     else:
         request.hidden = request.hidden + hidden
 

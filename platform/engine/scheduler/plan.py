@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from ..kv_cache.prefix import BlockKey
+from ..pooling.vectors import Hidden
 from ..pooling.wanted import PoolingKind
 from ..protocol import RequestFailed, TokenLogprob
 from ..sampling.state import Sampled, SampleRow
@@ -56,10 +54,10 @@ class Scheduled:
         return pooling.positions(self.start, self.start + self.count, self.sequence.prompt_length)
 
     @property
-    def takes_largest(self) -> bool:
-        """Of each number of those hidden states the largest counts, not the sum."""
+    def pooled_by(self) -> PoolingKind | None:
+        """What is made of those hidden states; None: nothing."""
         pooling = self.sequence.request.message.pooling
-        return pooling is not None and pooling.kind is PoolingKind.MAX
+        return None if pooling is None else pooling.kind
 
 
 @dataclass(slots=True)
@@ -89,9 +87,9 @@ class StepResult:
     """One row for each of plan.sample_rows()."""
     prompt_logprobs: dict[int, list[TokenLogprob]] = field(default_factory=dict)
     """By index into plan.scheduled: one entry for each of its prompt_targets."""
-    pooled: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
-    """By index into plan.scheduled: the sum [C] of the hidden states at its `pooled` positions, or the largest of each
-    number, where it has any."""
+    pooled: dict[int, Hidden] = field(default_factory=dict)
+    """By index into plan.scheduled, of the hidden states at its `pooled` positions, where it has any: their sum [C],
+    the largest of each number [C], or all of them [positions, C], as its `pooled_by` says."""
     clipping: dict[str, Clipping] = field(default_factory=dict)
     """By digest, and by the empty word for the base alone; empty without static scales of the KV cache."""
     unusable: frozenset[int] = frozenset()

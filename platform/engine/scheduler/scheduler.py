@@ -17,6 +17,7 @@ from typing import Final
 
 from ..kv_cache.block_pool import BlockPool
 from ..kv_cache.state_pool import StatePool
+from ..pooling.vectors import MOST_NUMBERS
 from ..protocol import FinishReason, FromEngine, GenerateRequest, RequestFailed, Tokens
 from .activation import explain_absence, find_start
 from .admission import Limits, Overloaded, bound_length
@@ -37,6 +38,7 @@ NO_HEAD = (
 NO_POOLER = (
     "the adapter brings a classification head, and the base lacks the layer before it: serve a checkpoint that has it"
 )
+MANY_NUMBERS = "all tokens have {numbers:,} classes together, and at most {most:,} are told; shorten the prompt"
 OTHER_LOGITS = (
     "the model judges by two tokens of its lm_head, and the adapter changes the lm_head; train it on other modules"
 )
@@ -73,7 +75,7 @@ class Scheduler:
         self.queries_by_tenant: Counter[str] = Counter()
         """Prompt tokens looked up in the prefix cache."""
         self.hits_by_tenant: Counter[str] = Counter()
-        self._commit = Commit(self.request_table, limits.enable_prefix_caching, limits.classifier)
+        self._commit = Commit(self.request_table, limits)
         self._clock = clock
         self._numbers = itertools.count()
         self._last_admission = -math.inf
@@ -306,6 +308,9 @@ class Scheduler:
                 return NO_POOLER if heads else NO_HEAD
             if not heads and self.limits.head_is_logits and any(map(adapters.changes_logits, digests)):
                 return OTHER_LOGITS
+            numbers = len(request.message.prompt_token_ids) * self.limits.classifier.num_classes(next(iter(heads), {}))
+            if pooling.by_token and numbers > MOST_NUMBERS:
+                return MANY_NUMBERS.format(numbers=numbers, most=MOST_NUMBERS)
         vocab_size = min(adapters.vocab_size(digest) for digest in digests)
         if request.largest_token >= vocab_size:
             return UNKNOWN_TOKEN.format(token=request.largest_token, vocab_size=vocab_size)

@@ -3,10 +3,8 @@
 import enum
 import hashlib
 
-import numpy as np
-import numpy.typing as npt
-
 from ..kv_cache.prefix import Acting, BlockKey, block_key, encode, root_hash
+from ..pooling.vectors import Hidden
 from ..protocol import FinishReason, GenerateRequest, TokenLogprob
 from ..sampling.bad_words import BadWords
 from ..sampling.state import SampleRow
@@ -64,8 +62,8 @@ class Request:
         """Of each adapter as the request took it: every step asks whether it is still the same."""
         self.root_hash = root_hash(message.cache_salt, fingerprint)
         self.prompt_logprobs: list[TokenLogprob | None] = [None]
-        self.hidden: npt.NDArray[np.float64] | None = None
-        """Sum of the hidden states that have come so far, of those that count for the vector it asks for."""
+        self.hidden: Hidden | None = None
+        """As of StepResult.pooled, of the steps so far."""
         self.holds_adapters = False
         self.queue_seconds: float | None = None
         self.lacking_since: float | None = None

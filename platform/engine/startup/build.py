@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,7 +27,8 @@ from ..model.loader import Checkpoint
 from ..model.operations.operations import cpu_operations, cuda_operations
 from ..model.served import quantization_words
 from ..pooling.classifier import Classifier
-from ..pooling.modules_file import read_pooling
+from ..pooling.dense import Dense, read_dense
+from ..pooling.modules_file import read_modules
 from ..pooling.token_judge import TokenJudge, read_judge
 from ..pooling.wanted import ModelClasses, ModelPooling, PoolingKind
 from ..protocol import EngineInfo
@@ -111,8 +113,9 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         stage.words += _state_words(shares.cache)
     with stages.timed("kernels compiled") as stage:
         runner, stage.words = builder.make_runner(loaded, cache, states, adapters)
+    embeddings = _embeddings(loaded)
     scheduler = Scheduler(
-        _limits(loaded),
+        _limits(loaded, embeddings.dense),
         BlockPool(shares.cache.num_blocks, config.block_size),
         adapters,
         states=None if states is None else StatePool(shares.cache.num_slots),
@@ -125,7 +128,7 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         lambda: adapters.evictions,
         grammar_manager=grammar_manager,
     )
-    return Engine(core, adapters, cache, _info(loaded, shares, words, stages.seconds), grammar_manager)
+    return Engine(core, adapters, cache, _info(loaded, shares, words, stages.seconds, embeddings), grammar_manager)
 
 
 def choose_builder(config: EngineConfig, device: Device) -> Builder:
@@ -200,7 +203,7 @@ def _state_words(plan: KvCachePlan) -> str:
     return f"; {plan.num_states} states of recurrent layers, {size:.1f} MB each, {total:,.0f} MB in all"
 
 
-def _limits(loaded: Loaded) -> Limits:
+def _limits(loaded: Loaded, dense: tuple[Dense, ...]) -> Limits:
     config, device, scales = loaded.config, loaded.device, loaded.scales
     computed = (device.stored_dtype, loaded.cache_dtype, scales.identity, device.online.words)
     return Limits(
@@ -215,6 +218,7 @@ def _limits(loaded: Loaded) -> Limits:
         why_silent=loaded.model.why_silent,
         makes_logits=loaded.decoder.head is not None,
         classifier=loaded.classifier,
+        dense=dense,
         splits_prompts=loaded.model.spec.keeps_keys,
         head_is_logits=loaded.judge is not None,
         seed=config.seed,
@@ -243,17 +247,25 @@ def _classes(loaded: Loaded) -> ModelClasses | None:
     return ModelClasses(labels=[*model.labels], activation=model.label_activation) if model.labels else None
 
 
-def _pooling(loaded: Loaded) -> tuple[ModelPooling | None, str]:
-    """EngineInfo.pooling and pooling_refusal."""
+class _Embeddings(NamedTuple):
+    pooling: ModelPooling | None
+    """This and the next as of EngineInfo."""
+    refusal: str
+    dense: tuple[Dense, ...] = ()
+
+
+def _embeddings(loaded: Loaded) -> _Embeddings:
     try:
-        return read_pooling(Path(loaded.config.model), loaded.model.hidden_size), ""
+        modules = read_modules(Path(loaded.config.model), loaded.model.hidden_size)
+        return _Embeddings(modules.pooling, "", read_dense(modules.dense))
     except ValueError as error:
-        return None, str(error)
+        return _Embeddings(None, str(error))
 
 
-def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float) -> EngineInfo:
+def _info(
+    loaded: Loaded, shares: Shares, quantization: str, load_seconds: float, embeddings: _Embeddings
+) -> EngineInfo:
     config, model, device = loaded.config, loaded.model, loaded.device
-    pooling, pooling_refusal = _pooling(loaded)
     return EngineInfo(
         model=config.served_name or Path(config.model).name,
         base=loaded.base.fingerprint,
@@ -283,8 +295,8 @@ def _info(loaded: Loaded, shares: Shares, quantization: str, load_seconds: float
         num_threads=device.num_threads,
         quantization=quantization,
         load_seconds=load_seconds,
-        pooling=pooling,
-        pooling_refusal=pooling_refusal,
+        pooling=embeddings.pooling,
+        pooling_refusal=embeddings.refusal,
         classes=_classes(loaded),
         keeps_beginning=not model.spec.keeps_keys,
         classified_by=PoolingKind(model.spec.classifier.pooling),

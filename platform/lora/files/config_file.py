@@ -35,6 +35,9 @@ TOKENS: Final = "TRAINABLE_TOKENS"
 """The kind that has rows of single tokens and nothing else; its keys:"""
 _READ_OF_TOKENS: Final = {"token_indices", "init_weights"}
 FEEDFORWARD: Final = "feedforward_modules"
+TOKEN_TASK: Final = "TOKEN_CLS"
+CLASSIFYING: Final = ("SEQ_CLS", TOKEN_TASK)
+"""Task types of adapters that bring a head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,14 @@ class LoraSettings:
     @property
     def base_model(self) -> str:
         return str(self.raw.get("base_model_name_or_path") or "")
+
+    @property
+    def classifies_tokens(self) -> bool:
+        """Whether the head that it brings, if it does, is one for the classes of tokens."""
+        mapping = self.raw.get("auto_mapping")
+        trained_on = str(mapping.get("base_model_class")) if isinstance(mapping, dict) else ""
+        task = self.raw.get("task_type")
+        return task == TOKEN_TASK or (task is None and trained_on.endswith("ForTokenClassification"))
 
     def rank_of(self, path: str) -> int:
         return _first_match(self.rank_pattern, path, self.rank)
@@ -217,7 +228,7 @@ def _refuse_unserved(raw: dict[str, Any], layers: str, report: Report) -> None:
     else:
         mention_starts(raw, report)
     _judge_auto_mapping(raw.get("auto_mapping"), report)
-    if raw.get("task_type") not in (None, "CAUSAL_LM", "SEQ_CLS", "FEATURE_EXTRACTION"):
+    if raw.get("task_type") not in (None, "CAUSAL_LM", "FEATURE_EXTRACTION", *CLASSIFYING):
         report.warn("features", f"task_type is {quote(raw['task_type'])}; it is served for text generation")
     report.settle("features", "all adapter features are supported")
 

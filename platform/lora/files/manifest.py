@@ -99,6 +99,8 @@ class BaseSignature:
 
     head_path: str = SCORE
     """The module that an adapter which classifies brings."""
+    classifies_tokens: bool = False
+    """Such a head classifies each token, and not the prompt."""
     own_head: tuple[HeadLinear, ...] = ()
     """Its linears; none: it is one without a bias."""
 

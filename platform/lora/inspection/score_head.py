@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ..files.config_file import LoraSettings
+from ..files.config_file import CLASSIFYING, LoraSettings
 from ..files.manifest import BaseSignature, HeadLinear, ModuleLora, OutputVector, TensorInfo, TokenRows
 from ..files.report import Report
 
@@ -13,6 +13,11 @@ SAVED: Final = ("", "modules_to_save.", "modules_to_save.default.")
 MOST_CLASSES: Final = 1 << 16
 AGAIN: Final = "save the whole adapter again"
 OTHER: Final = "was this adapter trained on a different model?"
+AS_TOKENS: Final = (
+    "serve the model that it was trained on as a checkpoint for tokens: "
+    "AutoModelForTokenClassification.from_pretrained(base).save_pretrained(folder)"
+)
+AS_TEXTS: Final = "serve a checkpoint that was not made to classify tokens"
 
 Found = Mapping[str, Sequence[TensorInfo]]
 """Name in the base -> what stands for it."""
@@ -29,7 +34,8 @@ def split_head(
         if tensor.name in names:
             found.setdefault(names[tensor.name], []).append(tensor)
     rest = tuple([tensor for tensor in tensors if tensor.name not in names])
-    if not _is_announced(found, settings, base, report) or not _is_whole(found, base, report):
+    announced = _is_announced(found, settings, base, report)
+    if not announced or not _is_of_this_kind(settings, base, report) or not _is_whole(found, base, report):
         return (), rest
     return tuple([_linear(linear, found) for linear in base.head_linears]), rest
 
@@ -55,9 +61,20 @@ def _is_announced(found: Found, settings: LoraSettings | None, base: BaseSignatu
     saves = settings is not None and settings.saves(head)
     if found and settings is not None and not saves:
         report.fail("features", f"{head} has a weight, which modules_to_save does not mention", AGAIN)
-    elif not found and settings is not None and saves and settings.raw.get("task_type") == "SEQ_CLS":
+    elif not found and settings is not None and saves and settings.raw.get("task_type") in CLASSIFYING:
         report.fail("targets", f"modules_to_save names {head}, which is not in the file", AGAIN)
     return bool(found)
+
+
+def _is_of_this_kind(settings: LoraSettings | None, base: BaseSignature, report: Report) -> bool:
+    """Whether it was trained to classify what heads on this base classify: prompts, or each token."""
+    if settings is None or settings.classifies_tokens is base.classifies_tokens:
+        return True
+    if settings.classifies_tokens:
+        report.fail("features", "it classifies tokens, and the base does not", AS_TOKENS)
+    else:
+        report.fail("features", "it classifies whole texts, and the base classifies tokens", AS_TEXTS)
+    return False
 
 
 def _is_whole(found: Found, base: BaseSignature, report: Report) -> bool:

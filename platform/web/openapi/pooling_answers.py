@@ -23,9 +23,11 @@ class EmbeddingsAnswer(TypedDict):
 
 
 class Pooled(TypedDict):
+    """`data` has a list for each token where `task` is one of tokens; base64 has one after the other."""
+
     object: Literal["pooling"]
     index: int
-    data: list[float] | str
+    data: list[float | list[float]] | str
 
 
 class PoolingAnswer(TypedDict):

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from loraplex.engine.pooling.vectors import Vector
-from loraplex.engine.pooling.wanted import classification
+from loraplex.engine.pooling.wanted import Pooling, classification
 from loraplex.engine.protocol import EngineInfo
 
 from ..endpoints.dependencies import CallerWithRoom, InferenceOf, request_id_of
@@ -20,7 +20,7 @@ from ..inference.spec import GenerationSpec
 from ..settings.settings import Settings
 from ..text.text_processor import TextProcessor
 from .format import PooledFormat, encoded, listed
-from .inputs import facts_of, input_prompts, pooled_spec, read_pooled_fields
+from .inputs import check_numbers, facts_of, input_prompts, pooled_spec, read_pooled_fields
 from .schemas import ClassifyRequest, InputFields, PoolingRequest
 
 router = APIRouter(tags=["Pooling"])
@@ -41,13 +41,6 @@ async def classify(request: Request, inference: InferenceOf, caller: CallerWithR
     return await answer(request, inference, caller, call, headers)
 
 
-def check_of_classification(fields: PoolingRequest) -> None:
-    """Raises ApiError for what is said of embeddings."""
-    for name in ("dimensions", "normalize"):
-        if getattr(fields, name) is not None:
-            raise invalid(f"{name} is for embeddings; classify has use_activation.", name)
-
-
 @dataclass(frozen=True, slots=True)
 class ClassifyCall:
     fields: InputFields
@@ -56,17 +49,20 @@ class ClassifyCall:
     activation: bool
     kind: str
     """classify, or pooling: then the numbers are all that is told."""
+    by_token: bool = False
 
     async def render(self, text_processor: TextProcessor, settings: Settings) -> list[list[int]]:
         return await input_prompts(text_processor, self.fields, settings)
 
     def spec(self, served: Served, prompts: list[list[int]], max_model_len: int) -> tuple[GenerationSpec, PooledFormat]:
         own, base = has_own_head(served), self.info.classes
+        pooling = self._pooling()
         if base is None and not own:
             raise invalid(NO_HEAD, "model", "unsupported")
-        pooling = classification(base, self.info.classified_by, self.activation)
         labels = None if own or base is None else base.labels
         spec = pooled_spec(self.fields, served, prompts, pooling, "input", self.info)
+        if self.by_token and labels is not None:
+            check_numbers(spec.prompts, len(labels))
         return spec, PooledFormat(lambda vectors: self._write(vectors, labels))
 
     def explain_refusal(self, error: ApiError) -> ApiError:
@@ -74,6 +70,13 @@ class ClassifyCall:
 
     def ending(self, error: ApiError | None) -> bytes:
         return ended(error)
+
+    def _pooling(self) -> Pooling:
+        """Raises ApiError for classes of tokens where there are those of whole texts, and the other way round."""
+        try:
+            return classification(self.info.classes, self.info.classified_by, self.activation, self.by_token)
+        except ValueError as error:
+            raise invalid(f"{error}.", "task" if self.kind == "pooling" else "model", "unsupported") from None
 
     def _write(self, vectors: Sequence[Vector], labels: Sequence[str] | None) -> dict[str, Any]:
         """`labels` None: an adapter's head, whose classes have no names in its files."""

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings and /pooling: one embedding an input."""
+"""POST /v1/embeddings: one embedding an input."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,18 +11,16 @@ from loraplex.engine.pooling.vectors import Vector
 from loraplex.engine.protocol import EngineInfo
 
 from ..endpoints.dependencies import CallerWithRoom, InferenceOf, request_id_of
-from ..http.errors import ApiError, invalid
+from ..http.errors import ApiError
 from ..http.event_stream import ended
 from ..inference.answer import answer
-from ..inference.call import Call
 from ..inference.resolve import Served
 from ..inference.spec import GenerationSpec
 from ..settings.settings import Settings
 from ..text.text_processor import TextProcessor
-from .classify import ClassifyCall, check_of_classification
 from .format import PooledFormat, encoded, listed
-from .inputs import embedding, embeddings_of, facts_of, input_prompts, pooled_spec, read_pooled_fields
-from .schemas import EmbeddingsRequest, PoolingRequest
+from .inputs import check_numbers, embedding, embeddings_of, facts_of, input_prompts, pooled_spec, read_pooled_fields
+from .schemas import EmbeddingsRequest
 
 router = APIRouter(tags=["Pooling"])
 
@@ -35,21 +33,6 @@ async def create_embeddings(request: Request, inference: InferenceOf, caller: Ca
     return await answer(request, inference, caller, call, headers)
 
 
-@router.post("/pooling")
-async def pool(request: Request, inference: InferenceOf, caller: CallerWithRoom) -> Response:
-    """The vectors of one or more inputs, as vLLM has it."""
-    fields, headers = await read_pooled_fields(request, inference, PoolingRequest)
-    info, request_id = facts_of(inference), request_id_of(request)
-    if fields.task == "classify":
-        check_of_classification(fields)
-        call: Call = ClassifyCall(fields, info, request_id, fields.use_activation is not False, "pooling")
-    elif fields.use_activation is not None:
-        raise invalid("use_activation is for classify; embeddings have normalize.", "use_activation")
-    else:
-        call = EmbeddingCall(fields, info, request_id, "pooling")
-    return await answer(request, inference, caller, call, headers)
-
-
 @dataclass(frozen=True, slots=True)
 class EmbeddingCall:
     fields: EmbeddingsRequest
@@ -58,17 +41,20 @@ class EmbeddingCall:
     request_id: str
     kind: str
     """`object` of each entry: embedding, or pooling."""
+    by_token: bool = False
 
     def __post_init__(self) -> None:
         embeddings_of(self.info)
 
     async def render(self, text_processor: TextProcessor, settings: Settings) -> list[list[int]]:
-        return await input_prompts(text_processor, self.fields, settings)
+        return await input_prompts(text_processor, self.fields, settings, embeddings_of(self.info).prompt)
 
     def spec(self, served: Served, prompts: list[list[int]], max_model_len: int) -> tuple[GenerationSpec, PooledFormat]:
-        fields = self.fields
-        pooling = embedding(embeddings_of(self.info), fields.dimensions, fields.normalize)
+        fields, model = self.fields, embeddings_of(self.info)
+        pooling = embedding(model, fields.dimensions, fields.normalize, self.by_token)
         spec = pooled_spec(fields, served, prompts, pooling, "input", self.info)
+        if self.by_token:
+            check_numbers(spec.prompts, fields.dimensions or model.size)
         return spec, PooledFormat(self._write)
 
     def explain_refusal(self, error: ApiError) -> ApiError:

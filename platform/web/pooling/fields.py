@@ -7,7 +7,7 @@ from ..http.errors import invalid
 from ..openai.fields import is_among
 from .schemas import EmbeddingsRequest
 
-INTO_INPUT: Final = "no text is put before an input. Write it into input, as the model was trained"
+INTO_INPUT: Final = "no text is put before an input but the model's default prompt. Write it into input instead"
 ONE_SIZE: Final = "send dimensions"
 FLOATS: Final = "numbers are floats. Leave it out, and round them in the client"
 WHOLE: Final = "each input is a text of its own, with one vector. Leave it out"

@@ -50,11 +50,11 @@ def pooled_usage(usage: Usage) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "total_tokens": prompt, "completion_tokens": 0, "prompt_tokens_details": cached}
 
 
-def encoded(vector: Vector, encoding_format: str) -> list[float] | str:
-    """base64: of float32, little-endian."""
+def encoded(vector: Vector, encoding_format: str) -> list[float] | list[list[float]] | str:
+    """base64: of float32, little-endian, token after token."""
     if encoding_format == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-    numbers: list[float] = vector.tolist()
+    numbers: list[float] | list[list[float]] = vector.tolist()
     return numbers
 
 

@@ -1,9 +1,11 @@
 """From a request for vectors to token ids, and to what the engine is asked for."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from starlette.requests import Request
 
+from loraplex.engine.pooling.vectors import MOST_NUMBERS
 from loraplex.engine.pooling.wanted import ModelPooling, Pooling
 from loraplex.engine.protocol import EngineInfo
 from loraplex.engine.sampling_params import SamplingParams
@@ -58,22 +60,41 @@ def embeddings_of(info: EngineInfo) -> ModelPooling:
     return info.pooling
 
 
-def embedding(model: ModelPooling, dimensions: int | None = None, normalize: bool | None = None) -> Pooling:
+def embedding(
+    model: ModelPooling, dimensions: int | None = None, normalize: bool | None = None, by_token: bool = False
+) -> Pooling:
     try:
-        return model.pooling(dimensions, normalize)
+        return model.pooling(dimensions, normalize, by_token)
     except ValueError as error:
         raise invalid(f"{error}.", "dimensions") from None
 
 
-async def input_prompts(text_processor: TextProcessor, fields: InputFields, settings: Settings) -> list[list[int]]:
-    most, special = settings.max_inputs, fields.add_special_tokens
-    return await listed_prompts(text_processor, fields.input, "input", most, settings, special)
+async def input_prompts(
+    text_processor: TextProcessor, fields: InputFields, settings: Settings, before: str = ""
+) -> list[list[int]]:
+    """`before`: put before each text."""
+    most, special, given = settings.max_inputs, fields.add_special_tokens, fields.input
+    if before:
+        given = before + given if isinstance(given, str) else [_behind(before, entry) for entry in given]
+    return await listed_prompts(text_processor, given, "input", most, settings, special)
+
+
+def _behind(before: str, entry: str | list[int] | int) -> str | list[int] | int:
+    return before + entry if isinstance(entry, str) else entry
 
 
 def most_tokens(fields: PooledFields, info: EngineInfo) -> int | None:
     """Of a prompt, where longer ones are to be cut."""
     most = fields.truncate_prompt_tokens
     return info.max_model_len if most == AS_LONG_AS_POSSIBLE else most
+
+
+def check_numbers(prompts: Sequence[Sequence[int]], width: int) -> None:
+    """Raises ApiError where the vectors of all tokens are more than one answer has. `width`: numbers of each."""
+    numbers = sum(map(len, prompts)) * width
+    if numbers > MOST_NUMBERS:
+        words = f"All tokens of input have {numbers:,} numbers together; one request gets at most {MOST_NUMBERS:,}."
+        raise invalid(f"{words} Send fewer or shorter inputs.", "input")
 
 
 def pooled_spec(

@@ -2,6 +2,6 @@
 
 from fastapi import APIRouter
 
-from . import classify, embeddings, scores
+from . import classify, embeddings, pool, scores
 
-routers: tuple[APIRouter, ...] = (embeddings.router, classify.router, scores.router)
+routers: tuple[APIRouter, ...] = (embeddings.router, pool.router, classify.router, scores.router)

@@ -43,9 +43,11 @@ class EmbeddingsRequest(InputFields, kw_only=True):
 
 
 class PoolingRequest(EmbeddingsRequest, kw_only=True):
-    task: Literal["embed", "classify"] = "embed"
+    task: Literal["embed", "classify", "token_embed", "token_classify"] | None = None
+    """None: what the base was made for."""
     use_activation: bool | None = None
-    """Of a classification: false gives the head's scores instead of probabilities."""
+    """Of a classification: false gives the head's scores instead of probabilities. Of embeddings: vLLM's new name of
+    normalize."""
 
 
 class ClassifyRequest(InputFields, kw_only=True):

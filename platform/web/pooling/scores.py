@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from loraplex.engine.pooling.pairs import check_classes, paired
 from loraplex.engine.pooling.vectors import Vector, cosine
-from loraplex.engine.pooling.wanted import PairTemplate, Pooling, classification
+from loraplex.engine.pooling.wanted import TOKENS_ALONE, PairTemplate, Pooling, PoolingKind, classification
 from loraplex.engine.protocol import EngineInfo
 
 from ..access.caller import Caller
@@ -122,7 +122,8 @@ class ScoreCall:
         if self.judge.reads_pairs:
             most = most_tokens(self.fields, self.judge.info) if self.judge.info.keeps_beginning else None
             return [await text_processor.encode_pair(first, second, most) for first, second in pairs]
-        return [await text_processor.encode(text, True) for text in (*self._distinct(), *self.seconds)]
+        before = embeddings_of(self.judge.info).prompt
+        return [await text_processor.encode(before + text, True) for text in (*self._distinct(), *self.seconds)]
 
     def spec(self, served: Served, prompts: list[list[int]], max_model_len: int) -> tuple[GenerationSpec, PooledFormat]:
         if has_own_head(served) is not self.judge.own_head:
@@ -168,6 +169,8 @@ async def _judge(
     asker = fields.asker(caller.actor, request_id)
     served = await find_served(inference, caller, fields.model, fields.adapter_scales(), asker)
     own_head = has_own_head(served)
+    if info.classified_by is PoolingKind.ALL:
+        raise invalid(f"{TOKENS_ALONE}, or compare the vectors of /v1/embeddings.", "model", "unsupported")
     if not own_head and info.classes is None:
         return Judge(info, embedding(embeddings_of(info), normalize=True), reads_pairs=False, own_head=False)
     if not own_head and info.classes is not None:

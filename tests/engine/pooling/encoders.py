@@ -10,6 +10,7 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     BertConfig,
     ModernBertConfig,
     PretrainedConfig,
@@ -50,6 +51,7 @@ AUTO: Final[dict[str, Any]] = {
     "embed": AutoModel,
     "classify": AutoModelForSequenceClassification,
     "masked": AutoModelForMaskedLM,
+    "tokens": AutoModelForTokenClassification,
 }
 
 

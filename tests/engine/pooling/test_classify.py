@@ -92,8 +92,6 @@ def test_what_cannot_classify_says_so(tmp_path: Path) -> None:
             llm.classify("a", adapter="plain", use_tqdm=False)
         with pytest.raises(ValueError, match="dimensions is for embeddings"):
             llm.classify("a", pooling_params=PoolingParams(dimensions=3), use_tqdm=False)
-        with pytest.raises(ValueError, match="use_activation is for classify"):
-            llm.embed("a", pooling_params=PoolingParams(use_activation=True), use_tqdm=False)
         with pytest.raises(ValueError, match="has 4 classes, and a score is made of one"):
             llm.score("a", "b", adapter="headed", use_tqdm=False)
         assert llm.generate("a", SamplingParams(max_tokens=2), adapter="headed", use_tqdm=False)[0].outputs[0].text

@@ -212,7 +212,7 @@ def test_what_cannot_be_is_refused_in_words(served: tuple[LLM, Any], make: Any, 
 @pytest.mark.parametrize(
     ("modules", "words"),
     [
-        ([{"type": "sentence_transformers.models.Transformer"}, {"type": "x.Dense"}], "module 'Dense'"),
+        ([{"type": "sentence_transformers.models.Transformer"}, {"type": "x.Router"}], "module 'Router'"),
         ([{"type": "sentence_transformers.models.Transformer"}], "has no Pooling module"),
         ({}, "must hold a list of modules"),
     ],

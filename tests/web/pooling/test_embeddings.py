@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from loraplex.engine.ipc.client import EngineState
 from loraplex.engine.pooling.wanted import PoolingKind
@@ -15,7 +16,7 @@ from loraplex.registry.access.quotas import Quota
 from loraplex.web.state import State
 
 from ..fake_engine import MAX_MODEL_LEN, FakeEngine
-from ..fake_vectors import SIZE, vector_of
+from ..fake_vectors import POOLING, SIZE, vector_of
 from ..test_adapters_api import add, as_admin
 
 __all__ = ["as_admin"]
@@ -159,6 +160,24 @@ async def test_what_to_do_instead_is_said(client: httpx.AsyncClient) -> None:
     for name, words in (("prompt_name", "Write it into input"), ("output_dimension", "send dimensions")):
         answer = await client.post("/v1/embeddings", json={"model": "tiny", "input": "a", name: 3})
         assert words in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_models_own_prompt_is_before_each_text(client: httpx.AsyncClient, state: State, path: str) -> None:
+    engine = engine_of(state)
+    engine.pooling = replace(POOLING, prompt="query: ")
+    await engine.start()
+    tokenizer = (await state.text_processors.of(None)).tokenizer
+    await ask(client, path, input=["one", ""])
+    await ask(client, path, input="one")
+    expected = [tokenizer.encode(f"query: {text}") for text in ("one", "", "one")]
+    assert [request.prompt_token_ids for request in engine.requests[-3:]] == expected
+    await ask(client, path, input=[[5, 6], [7]])
+    assert [request.prompt_token_ids for request in engine.requests[-2:]] == [[5, 6], [7]]
+    scored = await client.post("/score", json={"text_1": "one", "text_2": ["", "two"]})
+    assert scored.status_code == 200
+    expected = [tokenizer.encode(f"query: {text}") for text in ("one", "", "two")]
+    assert [request.prompt_token_ids for request in engine.requests[-3:]] == expected
 
 
 async def test_a_model_without_embeddings_says_why(client: httpx.AsyncClient, state: State) -> None:

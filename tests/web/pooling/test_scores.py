@@ -138,7 +138,7 @@ async def test_reranking_in_the_forms_of_jina_and_cohere(client: httpx.AsyncClie
         ("/classify", {"input": []}, "input"),
         ("/classify", {"input": "a", "activation": True, "softmax": False}, "use_activation"),
         ("/pooling", {"input": "a", "task": "classify", "dimensions": 3}, "dimensions"),
-        ("/pooling", {"input": "a", "use_activation": False}, "use_activation"),
+        ("/pooling", {"input": "a", "use_activation": False, "normalize": True}, "use_activation"),
     ],
 )
 async def test_wrong_fields_are_refused_by_name(

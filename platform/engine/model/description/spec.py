@@ -262,15 +262,15 @@ class HeadSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierSpec:
-    """What makes the scores of classes of a prompt's vector: linears, with an activation after all but the last."""
+    """What makes the scores of classes of a vector: linears, with an activation after all but the last."""
 
     linears: tuple[LinearSpec, ...]
     """The last one's outputs are 0: one for each class. Paths as in the whole model."""
     activation: Activation = "tanh"
     norm: NormSpec | None = None
     """After the activation."""
-    pooling: Literal["last", "cls", "mean"] = "last"
-    """Which tokens make the vector."""
+    pooling: Literal["last", "cls", "mean", "all"] = "last"
+    """Which tokens make the vector. all: each makes one, and is classified by itself."""
     owned: str
     """Path of the module that adapters for classes bring as a whole."""
 
@@ -293,6 +293,8 @@ class ClassifierSpec:
 
 SCORE: Final = ClassifierSpec(linears=(LinearSpec("score", 0, 0),), owned="score")
 """Of models that generate text."""
+TOKEN_SCORE: Final = ClassifierSpec(linears=(LinearSpec("score", 0, 0, has_bias=True),), pooling="all", owned="score")
+"""The same of those that classify tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,6 +307,8 @@ class ModelSpec:
     head: HeadSpec | None
     """None: the model generates no text."""
     classifier: ClassifierSpec = SCORE
+    token_classifier: ClassifierSpec = TOKEN_SCORE
+    """In the place of `classifier` in a checkpoint that was made to classify tokens."""
     length: int | None = None
     """Most tokens, where that is not what config.json has for all families."""
     token_inputs: TokenInputsSpec | None = None

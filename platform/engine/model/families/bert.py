@@ -1,5 +1,6 @@
 """Encoders: BERT, RoBERTa with what is built like it, and ModernBERT. Tokens see those behind them too."""
 
+from dataclasses import replace
 from typing import Final, Literal
 
 from ..description.config_fields import FULL, SLIDING, Raw, activation, flag, layer_types, number, positive, rope
@@ -52,6 +53,9 @@ def _bert(raw: Raw, body: str) -> ModelSpec:
         norm=None,
         head=None,
         classifier=_bert_classifier(body, size),
+        token_classifier=ClassifierSpec(
+            linears=(LinearSpec("classifier", size, 0, True),), pooling="all", owned="classifier"
+        ),
         length=positions - offset,
         layers_path=f"{body}.encoder.layer",
         left_out={"cls.": PREDICTS, "lm_head.": PREDICTS}
@@ -91,6 +95,7 @@ def _modern(raw: Raw) -> ModelSpec:
     every = positive(raw, "global_attn_every_n_layers", 3)
     usual = [SLIDING if number % every else FULL for number in range(positive(raw, "num_hidden_layers"))]
     kinds = layer_types(raw, (FULL, SLIDING), usual)
+    classifier = _modern_classifier(raw, size, eps, has_bias)
     return ModelSpec(
         hidden_size=size,
         embedding=EmbeddingSpec(
@@ -102,17 +107,20 @@ def _modern(raw: Raw) -> ModelSpec:
         layers=tuple(_modern_layer(raw, size, eps, number, kind) for number, kind in enumerate(kinds)),
         norm=_norm("model.final_norm", size, eps, has_bias),
         head=None,
-        classifier=ClassifierSpec(
-            linears=(
-                LinearSpec("head.dense", size, size, flag(raw, "classifier_bias")),
-                LinearSpec("classifier", size, 0, True),
-            ),
-            activation=activation(raw, "classifier_activation", "gelu"),
-            norm=_norm("head.norm", size, eps, has_bias),
-            pooling=_pooling(raw.get("classifier_pooling") or "cls"),
-            owned="classifier",
-        ),
+        classifier=classifier,
+        token_classifier=replace(classifier, pooling="all"),
         left_out={"decoder.": PREDICTS},
+    )
+
+
+def _modern_classifier(raw: Raw, size: int, eps: float, has_bias: bool) -> ClassifierSpec:
+    dense = LinearSpec("head.dense", size, size, flag(raw, "classifier_bias"))
+    return ClassifierSpec(
+        linears=(dense, LinearSpec("classifier", size, 0, True)),
+        activation=activation(raw, "classifier_activation", "gelu"),
+        norm=_norm("head.norm", size, eps, has_bias),
+        pooling=_pooling(raw.get("classifier_pooling") or "cls"),
+        owned="classifier",
     )
 
 

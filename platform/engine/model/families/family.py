@@ -17,17 +17,19 @@ from ..description.spec import (
     RopeConfig,
 )
 
-Task = Literal["generate", "classify", "embed"]
+Task = Literal["generate", "classify", "classify_tokens", "embed"]
 """What a checkpoint was made for. Embeddings can be made of any."""
 DECODERS: Final[Mapping[str, Task]] = {
     "ForCausalLM": "generate",
     "ForSequenceClassification": "classify",
+    "ForTokenClassification": "classify_tokens",
     "Model": "embed",
 }
 """What follows the family in an architecture's name."""
 ENCODERS: Final[Mapping[str, Task]] = {
     "Model": "embed",
     "ForSequenceClassification": "classify",
+    "ForTokenClassification": "classify_tokens",
     "ForMaskedLM": "embed",
     "ForPreTraining": "embed",
 }
@@ -43,8 +45,8 @@ class Family:
     text_of: Mapping[str, str] = field(default_factory=dict)
     """Architectures, in full, of which the text model is a part, described by `text_config` -> which of `names` it is.
     `describe` then gets `text_config` with what only the whole says."""
-    other_names: Mapping[str, str] = field(default_factory=dict)
-    """Architectures that generate text, in full, where they are called otherwise -> which of `names` they are."""
+    other_names: Mapping[str, tuple[str, Task]] = field(default_factory=dict)
+    """Architectures, in full, where they are called otherwise -> which of `names` they are, and made for what."""
     hub: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Which of `names` -> examples on the hub, for people."""
     defaults: Mapping[str, Raw] = field(default_factory=dict)

@@ -29,7 +29,7 @@ def architectures() -> Mapping[str, Found]:
             continue
         for suffix, task in family.tasks.items():
             found |= {f"{name}{suffix}": Found(family, name, task, False) for name in family.names}
-        found |= {other: Found(family, name, "generate", False) for other, name in family.other_names.items()}
+        found |= {other: Found(family, name, task, False) for other, (name, task) in family.other_names.items()}
         found |= {whole: Found(family, name, "generate", True) for whole, name in family.text_of.items()}
     return found
 

@@ -1,4 +1,5 @@
-"""Gemma 2 and Gemma 3: norms before and after each block, whose weights count from 1, and windows in most layers."""
+"""Gemma 2, Gemma 3 and EmbeddingGemma: norms before and after each block, whose weights count from 1, and windows in
+most layers."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -48,13 +49,20 @@ BESIDE_TEXT: Final = {
 
 
 def _describe(raw: Raw, name: str) -> ModelSpec:
-    if flag(raw, "use_bidirectional_attention"):
-        raise ValueError("use_bidirectional_attention is not supported: each token sees those before it alone")
+    looks_ahead = _looks_ahead(raw)
+    if looks_ahead and name == "Gemma2":
+        raise ValueError("use_bidirectional_attention is not supported for Gemma 2")
     hidden_size = positive(raw, "hidden_size")
     norm = NormSpec("model.norm", hidden_size, number(raw, "rms_norm_eps", 1e-6), adds_one=True)
     attention = _attention_2(raw) if name == "Gemma2" else _attention_3(raw)
     layers = [sandwich_layer(mixer, gated_mlp(raw, hidden_size, act="hidden_activation"), norm) for mixer in attention]
-    return scaled_model(text_model(raw, layers, norm, tied=True), raw)
+    spec = scaled_model(text_model(raw, layers, norm, tied=True), raw)
+    return replace(spec, head=None) if looks_ahead else spec
+
+
+def _looks_ahead(raw: Raw) -> bool:
+    """EmbeddingGemma: tokens see those behind them too."""
+    return flag(raw, "use_bidirectional_attention")
 
 
 def _attention_2(raw: Raw) -> list[AttentionSpec]:
@@ -87,7 +95,7 @@ def _mixer(raw: Raw, rotary: RopeConfig, head_norm: NormSpec | None = None) -> A
         rotary=rotary,
         head_norm=head_norm,
     )
-    return replace(mixer, scale=scalar**-0.5)
+    return replace(mixer, scale=scalar**-0.5, is_causal=not _looks_ahead(raw))
 
 
 def _kinds(raw: Raw, pattern: int) -> list[str]:
@@ -98,7 +106,11 @@ def _kinds(raw: Raw, pattern: int) -> list[str]:
 
 
 def _window(raw: Raw, kind: str) -> int | None:
-    return positive(raw, "sliding_window") if kind == SLIDING else None
+    """To both sides half of it."""
+    if kind != SLIDING:
+        return None
+    size = positive(raw, "sliding_window")
+    return size // 2 + 1 if _looks_ahead(raw) else size
 
 
 def _ropes(raw: Raw) -> dict[str, Raw]:
@@ -148,6 +160,10 @@ FAMILY: Final = Family(
     names=("Gemma2", "Gemma3"),
     describe=_describe,
     text_of={"Gemma3ForConditionalGeneration": "Gemma3"},
+    other_names={
+        "Gemma3TextModel": ("Gemma3", "embed"),
+        "Gemma3TextForSequenceClassification": ("Gemma3", "classify"),
+    },
     hub={
         "Gemma2": ("google/gemma-2-2b-it", "google/gemma-2-9b-it"),
         "Gemma3": ("google/gemma-3-270m-it", "google/gemma-3-1b-it", "google/gemma-3-4b-it"),

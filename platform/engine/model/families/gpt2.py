@@ -5,6 +5,7 @@ from typing import Final
 from ..description.config_fields import Raw, activation, flag, number, positive
 from ..description.spec import (
     AttentionSpec,
+    ClassifierSpec,
     EmbeddingSpec,
     FeedForwardSpec,
     HeadSpec,
@@ -28,6 +29,9 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
         layers=tuple(_layer(raw, size, eps, layer) for layer in range(positive(raw, "n_layer"))),
         norm=NormSpec("transformer.ln_f", size, eps, is_layer_norm=True),
         head=HeadSpec(is_tied=flag(raw, "tie_word_embeddings", True)),
+        token_classifier=ClassifierSpec(
+            linears=(LinearSpec("classifier", size, 0, has_bias=True),), pooling="all", owned="classifier"
+        ),
         layers_path="transformer.h",
         derived=(".attn.bias", ".attn.masked_bias"),
     )
@@ -64,5 +68,5 @@ FAMILY: Final = Family(
     describe=_describe,
     hub={"GPT2": ("openai-community/gpt2",)},
     length_field="n_positions",
-    other_names={"GPT2LMHeadModel": "GPT2"},
+    other_names={"GPT2LMHeadModel": ("GPT2", "generate")},
 )

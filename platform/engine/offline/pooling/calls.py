@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...pooling.pairs import check_classes, paired
+from ...pooling.wanted import TOKENS_ALONE, PoolingKind
 from ..chat import chat_prompts, transformers_tokenizer
 from ..llm_engine import LLMEngine
 from ..lora_request import LoRARequest
@@ -92,6 +93,8 @@ class PoolingCalls:
         self.llm_engine.learn([lora_request])
         heads = self.llm_engine.adapters.num_classes(lora_request or adapter)
         classes = self.llm_engine.info.classes
+        if self.llm_engine.info.classified_by is PoolingKind.ALL:
+            raise ValueError(f"{TOKENS_ALONE}, or compare the embeddings of embed()")
         count = heads or (0 if classes is None else len(classes.labels))
         asked: dict[str, Any] = {
             "use_tqdm": use_tqdm,
@@ -133,7 +136,8 @@ class PoolingCalls:
         pooling_task: str | None = None,
         truncate_prompt_tokens: int | None = None,
     ) -> list[PoolingRequestOutput]:
-        """One vector per prompt, as a tensor. `pooling_task` names what is asked for. Errors as embed()."""
+        """One vector per prompt, as a tensor; of the tasks of tokens a row per token. `pooling_task` names what is
+        asked for. Errors as embed()."""
         given = list_prompts(prompts)
         rows = one_each("pooling_params", pooling_params, len(given), PoolingParams, "PoolingParams")
         asked = [truncating(row or PoolingParams(), truncate_prompt_tokens) for row in rows]

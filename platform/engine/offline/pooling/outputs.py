@@ -17,7 +17,7 @@ class PoolingOutput:
 
     @property
     def data(self) -> "torch.Tensor":
-        """The vector as a tensor, float32."""
+        """The vector as a tensor, float32; [tokens, numbers] where each token has one."""
         import torch
 
         return torch.from_numpy(self.vector)
@@ -62,7 +62,7 @@ class Answered:
 
 @dataclass(slots=True, kw_only=True)
 class PoolingRequestOutput(Answered):
-    """One prompt with its vector."""
+    """One prompt with its vector, or with those of its tokens."""
 
     outputs: PoolingOutput
 

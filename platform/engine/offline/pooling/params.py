@@ -1,4 +1,4 @@
-"""PoolingParams: how a prompt becomes a vector, in vLLM's terms."""
+"""PoolingParams: how a prompt becomes a vector, or one of each token, in vLLM's terms."""
 
 from typing import Final
 
@@ -10,7 +10,9 @@ from ...protocol import EngineInfo
 
 EMBED: Final = "embed"
 CLASSIFY: Final = "classify"
-TASKS: Final = (EMBED, CLASSIFY)
+TOKEN_EMBED: Final = "token_embed"
+TOKEN_CLASSIFY: Final = "token_classify"
+TASKS: Final = (EMBED, CLASSIFY, TOKEN_EMBED, TOKEN_CLASSIFY)
 
 
 class PoolingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -23,7 +25,8 @@ class PoolingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     normalize: bool | None = None
     """Whether an embedding is scaled to length 1; None: as the model says."""
     use_activation: bool | None = None
-    """Whether a classification is told as probabilities; None: it is. False: as the head's scores."""
+    """Whether a classification is told as probabilities; None: it is. False: as the head's scores. Of an embedding:
+    vLLM's new name of `normalize`."""
     task: str | None = None
 
     def __post_init__(self) -> None:
@@ -34,6 +37,12 @@ class PoolingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
             _at_least_one("dimensions", self.dimensions)
         if self.task is not None and self.task not in TASKS:
             raise ParameterError("task", f"task {self.task!r} is not supported; supported: {', '.join(TASKS)}")
+
+    def scales(self) -> bool | None:
+        """Whether an embedding is scaled; None: as the model says. ParameterError where its two names disagree."""
+        if None not in (self.normalize, self.use_activation) and self.normalize is not self.use_activation:
+            raise ParameterError("use_activation", "normalize and use_activation are the same of embeddings; give one")
+        return self.use_activation if self.normalize is None else self.normalize
 
 
 FIELDS: Final = Fields(
@@ -66,22 +75,21 @@ def wanted_pooling(task: str | None, params: PoolingParams, info: EngineInfo) ->
         raise ValueError(f"pooling_task {task!r} is not supported; there are {', '.join(TASKS)}")
     if params.task not in (None, task):
         raise ValueError(f"pooling_params have the task {params.task!r}, and the call is for {task!r}")
-    return _classification(params, info) if task == CLASSIFY else _embedding(params, info)
+    by_token = task in (TOKEN_EMBED, TOKEN_CLASSIFY)
+    return _classification(params, info, by_token) if task.endswith(CLASSIFY) else _embedding(params, info, by_token)
 
 
-def _embedding(params: PoolingParams, info: EngineInfo) -> Pooling:
-    if params.use_activation is not None:
-        raise ParameterError("use_activation", "use_activation is for classify; embeddings have normalize")
+def _embedding(params: PoolingParams, info: EngineInfo, by_token: bool) -> Pooling:
     if info.pooling is None:
         raise ValueError(f"this model makes no embeddings: {info.pooling_refusal}")
-    return info.pooling.pooling(params.dimensions, params.normalize)
+    return info.pooling.pooling(params.dimensions, params.scales(), by_token)
 
 
-def _classification(params: PoolingParams, info: EngineInfo) -> Pooling:
+def _classification(params: PoolingParams, info: EngineInfo, by_token: bool) -> Pooling:
     for name in ("dimensions", "normalize"):
         if getattr(params, name) is not None:
             raise ParameterError(name, f"{name} is for embeddings; classify has use_activation")
-    return classification(info.classes, info.classified_by, params.use_activation is not False)
+    return classification(info.classes, info.classified_by, params.use_activation is not False, by_token)
 
 
 def _at_least_one(name: str, value: int) -> None:

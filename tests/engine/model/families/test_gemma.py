@@ -185,7 +185,10 @@ def test_what_the_hubs_files_leave_out(name: str) -> None:
     [
         ({"layer_types": ["sliding_attention", "mamba"]}, "layer_types has mamba, which is not supported"),
         ({"hidden_activation": "relu6"}, "hidden_activation 'relu6' is not supported"),
-        ({"use_bidirectional_attention": True}, "use_bidirectional_attention is not supported"),
+        (
+            {"use_bidirectional_attention": True},
+            "use_bidirectional_attention is not supported as a model that generates",
+        ),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is not supported for Gemma 3"),
         ({"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters must have an entry for full_attention"),
         ({"rope_parameters": {"full_attention": {"rope_type": "spiral"}}}, "rope scaling 'spiral' is not supported"),
