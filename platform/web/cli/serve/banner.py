@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from loraplex.engine.pooling.wanted import PoolingKind
 from loraplex.registry.registry import Registry
 
 from ...adapters.engine_door import EngineDoor
@@ -56,7 +57,7 @@ def _lines(state: State, login: Login) -> list[str]:
         f"Key         {login.key}",
         f"Kept in     {settings.data_dir / 'credentials.json'}",
         f"Models      {', '.join([state.base.name, *adapters[:SHOWN_ADAPTERS]])}{more}",
-        f"KV cache    {_cache_words(state.engine)}",
+        *_cache_line(state.engine),
         *_memory_line(state.engine),
         *_scales_line(state.engine),
         *_quantization_line(state.engine),
@@ -93,6 +94,8 @@ def _example(state: State, model: str) -> tuple[str, dict[str, Any]]:
     info = state.engine.info
     if info is None or not info.why_silent:
         return "/v1/chat/completions", {"messages": [{"role": "user", "content": example_question(model)}]}
+    if info.classes is not None and info.classified_by is PoolingKind.ALL:
+        return "/pooling", {"input": "Hello"}
     return "/v1/embeddings" if info.classes is None else "/classify", {"input": "Hello"}
 
 
@@ -120,6 +123,9 @@ def _scales_line(engine: EngineDoor) -> list[str]:
     return [f"KV scales   {info.kv_cache_scales}"] if info is not None and info.kv_cache_scales else []
 
 
-def _cache_words(engine: EngineDoor) -> str:
+def _cache_line(engine: EngineDoor) -> list[str]:
+    """None of a model that keeps no keys and values."""
     info = engine.info
-    return "" if info is None else f"{tokens(info):,} tokens in {dtype_words(info)} on {info.device}"
+    if info is None or not info.num_blocks:
+        return []
+    return [f"KV cache    {tokens(info):,} tokens in {dtype_words(info)} on {info.device}"]

@@ -4,9 +4,10 @@ import io
 
 import httpx
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
-from loraplex.engine.pooling.wanted import ModelClasses
+from loraplex.engine.pooling.wanted import ModelClasses, PoolingKind
 from loraplex.web.cli.serve.banner import print_banner
 from loraplex.web.state import State
 
@@ -64,3 +65,13 @@ async def test_the_example_is_one_that_the_model_answers(client: httpx.AsyncClie
         assert f"{path} -H" in printed(state, first_start=True, terminal=True)
         if classes is not None:
             assert (await client.post(path, json={"model": "tiny", "input": "Hello"})).status_code == 200
+    state.engine.classified_by = PoolingKind.ALL
+    await state.engine.start()
+    assert "/pooling -H" in printed(state, first_start=True, terminal=True)
+
+
+async def test_a_model_without_keys_and_values_has_no_line_for_them(client: httpx.AsyncClient, state: State) -> None:
+    assert isinstance(state.engine, FakeEngine) and state.engine.info is not None
+    assert "KV cache    " in printed(state, first_start=True, terminal=True)
+    state.engine.info = replace(state.engine.info, num_blocks=0, kv_cache_bytes=0)
+    assert "KV cache" not in printed(state, first_start=True, terminal=True)
