@@ -94,7 +94,7 @@ class CudaAttention:
         static = static.to(device).contiguous()
         caches = [LayerCache(*parts) for parts in zip(self._key, self._value, self._scales, static, strict=True)]
         self._caches = {layer: caches[owners.index(owner(self.layers, layer))] for layer in self.served}
-        self._heads = [Head(layer.scale, layer.soft_cap or 0.0, layer.window or 0) for layer in self.layers]
+        self._heads = [Head(float(layer.scale), float(layer.soft_cap or 0), layer.window or 0) for layer in self.layers]
         rows = partial_rows(max_tokens), self.num_heads
         sums, states = (torch.empty(*rows, width, device=device) for width in (head_dim, 2))
         self._partials = Partials(sums, states)

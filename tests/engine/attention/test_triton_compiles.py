@@ -48,12 +48,12 @@ def empty_layer(dtype: torch.dtype, size: int, static: bool = False) -> launch.L
 
 def attend(
     dtype: torch.dtype, size: int, tokens: int, sequences: int, blocks: int = 512, window: int = 0,
-    soft_cap: float = 0.0, static: bool = False, uneven: bool = False, sinks: bool = False,
+    soft_cap: float = 0.0, static: bool = False, uneven: bool = False, sinks: bool = False, scale: float = 0.125,
 ) -> None:  # fmt: skip
     query = torch.empty(tokens, HEADS, size, dtype=BF16)
     partials = launch.Partials(*(torch.empty(PARTIAL_TOKENS, HEADS, width) for width in (size, 2)))
     table, starts = torch.empty(sequences, blocks, dtype=torch.int32), torch.empty(sequences + 1, dtype=torch.int32)
-    head, layer = launch.Head(size**-0.5, soft_cap, window), empty_layer(dtype, size, static)
+    head, layer = launch.Head(scale, soft_cap, window), empty_layer(dtype, size, static)
     of_heads = torch.empty(HEADS) if sinks else None
     launch.attend_paged(query, query, layer, head, partials, table, starts, starts[1:].clone(), uneven, of_heads)
 
@@ -313,3 +313,17 @@ def test_neither_tokens_nor_contexts_compile_anew(
         attend(BF16, 128, tokens, tokens, blocks)
     assert len(kernels["attend"].compiled) == len(kernels["merge"].compiled) == 4
     assert len({id(kernel) for kernel in kernels["attend"].compiled}) == 1
+
+
+def test_scales_and_soft_caps_of_layers_compile_nothing_anew(
+    kernels: dict[str, CompileOnly], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPT-2 may divide each layer's scale by the layer's number."""
+    compile_for(90, monkeypatch)
+    for scale in (1.0, 0.5, 0.1):
+        attend(BF16, 128, *DECODE, scale=scale)
+    for soft_cap in (50.0, 30.0, 1.0):
+        attend(BF16, 128, *DECODE, soft_cap=soft_cap)
+    plain, capped = kernels["attend"].compiled[:3], kernels["attend"].compiled[3:]
+    assert all(kernel is plain[0] for kernel in plain) and all(kernel is capped[0] for kernel in capped)
+    assert plain[0] is not capped[0]

@@ -26,8 +26,8 @@ def attend(
     output: tl.tensor, sums: tl.tensor, states: tl.tensor, query: tl.tensor,
     key: tl.tensor, value: tl.tensor, scales: tl.tensor, static: tl.tensor,
     sinks: tl.tensor, blocks: tl.tensor, starts: tl.tensor, lengths: tl.tensor, sequences: tl.tensor,
-    tokens: tl.tensor, width: tl.tensor, spare: tl.tensor,
-    SCALE: tl.constexpr, SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, WORTH: tl.constexpr,
+    tokens: tl.tensor, width: tl.tensor, spare: tl.tensor, factor: tl.tensor, soft_cap: tl.tensor,
+    CAPPED: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, WORTH: tl.constexpr,
     SCALED: tl.constexpr, STATIC: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr,
     PADDED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr,
     SEARCHED: tl.constexpr, LEAST_SPLIT: tl.constexpr, WIDE: tl.constexpr, SHARED: tl.constexpr, CHAINED: tl.constexpr,
@@ -36,9 +36,10 @@ def attend(
     """Grid (tiles, G, splits), all static bounds; SHARED: (S + spare, G), of decodes whose keys are shared out. output,
     query [T, H, D]; sums [splits, T, H, D] and states [splits, T, H, 2] float32, with SHARED [S + spare, H, D] and
     [S + spare, H, 2], of tiles whose keys several programs have; key, value [N, G, BLOCK, D]; scales [N, G, BLOCK]
-    uint32, a pair each; static [2, G]; sinks [H], with SINKS;
-    blocks [S, width]; starts [S + 1]; lengths [S]. WORTH: what a stored number is
-    multiplied by. SOFT_CAP and WINDOW: 0 for none. WIDE: places in the cache take 64 bits."""
+    uint32, a pair each; static [2, G]; sinks [H], with SINKS; blocks [S, width]; starts [S + 1]; lengths [S]. factor:
+    of products of stored numbers, times LOG2_E unless CAPPED; soft_cap: of scores, with CAPPED. Both are numbers, so
+    that layers which differ by them share a kernel. WORTH: what a stored number is multiplied by. WINDOW: 0 for none.
+    WIDE: places in the cache take 64 bits."""
     tile, head, split = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)
     let_next_begin(CHAINED)
     QUERIES: tl.constexpr = ROWS // GROUP
@@ -77,13 +78,12 @@ def attend(
     steps = min((last_key + KEYS - 1) // KEYS - start, each)
     table = blocks + sequence.to(tl.int64) * width
     wait_for_previous(CHAINED)
-    factor: tl.constexpr = SCALE * WORTH * (1.0 if SOFT_CAP > 0 else LOG2_E)
     score_factor = tl.maximum(tl.load(static + head) * factor, LEAST_FACTOR) if STATIC else factor
     if OWN_KEYS:
         top, total, result = sweep_bytes(
             query, heads, live, offset + token, head, start, steps, first_key, last_key, score_factor, key, value,
-            scales, table,
-            SOFT_CAP, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, PADDED, BLOCK, ROWS, KEYS, STAGES, WIDE,
+            scales, table, soft_cap,
+            CAPPED, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, PADDED, BLOCK, ROWS, KEYS, STAGES, WIDE,
         )  # fmt: skip
     else:
         q = tl.load(query + places, mask=live[:, None] & inner[None, :], other=0.0)
@@ -92,8 +92,8 @@ def attend(
             whole = max(0, min(steps, (offset + first + 1) // KEYS - start))
         top, total, result = sweep(
             q, offset + token, head, start, steps, whole, first_key, last_key, score_factor, key, value, scales, table,
-            lanes, inner,
-            SOFT_CAP, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, BLOCK, KEYS, STAGES, WIDE, AHEAD,
+            lanes, inner, soft_cap,
+            CAPPED, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, BLOCK, KEYS, STAGES, WIDE, AHEAD,
         )  # fmt: skip
 
     if SINKS:

@@ -42,6 +42,6 @@ def find_slot(
 
 
 @triton.jit
-def cap(score: tl.tensor, SOFT_CAP: tl.constexpr) -> tl.tensor:
-    """SOFT_CAP * tanh(score / SOFT_CAP)"""
-    return SOFT_CAP - 2.0 * SOFT_CAP / (1.0 + tl.exp2(score * (2.0 * LOG2_E / SOFT_CAP)))
+def cap(score: tl.tensor, soft_cap: tl.tensor) -> tl.tensor:
+    """soft_cap * tanh(score / soft_cap)"""
+    return soft_cap - 2.0 * soft_cap / (1.0 + tl.exp2(score * (2.0 * LOG2_E / soft_cap)))

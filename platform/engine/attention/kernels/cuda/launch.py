@@ -9,6 +9,7 @@ import triton
 from loraplex.quant.kernels.cuda.chain import can_chain
 
 from .attend import attend
+from .keys import LOG2_E
 from .merge import merge
 from .tiles import (
     LEAST_SPLIT,
@@ -127,6 +128,7 @@ def attend_paged(
     stored = FORMATS.get(layer.key.dtype, FLOAT)
     if stored == E4M3 and _has_float8(query.device):
         stored = NATIVE_E4M3
+    worth = E4M3_WORTH if stored == E4M3 else 1.0
     key, value = (_bytes(part) if stored else part for part in (layer.key, layer.value))
     shared = {
         "WINDOW": head.window, "SIZE": size, "PADDED": pad_head(size), "KEYS": tile.keys, "SEARCHED": SEARCHED,
@@ -135,8 +137,8 @@ def attend_paged(
     attend[tiles, kv_heads, splits](
         output, *partials, query, key, value, layer.scales.view(torch.uint32), layer.static,
         layer.static if sinks is None else sinks, blocks, starts, lengths, sequences, tokens, width, spare,
-        SCALE=head.scale, SOFT_CAP=head.soft_cap, FORMAT=stored,
-        WORTH=E4M3_WORTH if stored == E4M3 else 1.0, SCALED=layer.scales.numel() > 0, STATIC=layer.static.numel() > 0,
+        head.scale * worth * (1.0 if head.soft_cap else LOG2_E.value), head.soft_cap, CAPPED=head.soft_cap > 0,
+        FORMAT=stored, WORTH=worth, SCALED=layer.scales.numel() > 0, STATIC=layer.static.numel() > 0,
         KV_HEADS=kv_heads, GROUP=heads // kv_heads, BLOCK=block, ROWS=tile.rows, STAGES=tile.stages,
         WIDE=layer.key.numel() >= WIDE_NUMBERS, AHEAD=tile.ahead, OWN_KEYS=tile.own_keys, SINKS=sinks is not None,
         num_warps=tile.warps, num_stages=tile.stages,

@@ -13,8 +13,8 @@ from .stored import FLOAT, unpack_scales, widen
 def sweep(
     q: tl.tensor, query_position: tl.tensor, head: tl.tensor, start: tl.tensor, steps: tl.tensor, whole: tl.tensor,
     first_key: tl.tensor, last_key: tl.tensor, factor: tl.tensor, key: tl.tensor, value: tl.tensor, scales: tl.tensor,
-    table: tl.tensor, lanes: tl.tensor, inner: tl.tensor,
-    SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALED: tl.constexpr, KV_HEADS: tl.constexpr,
+    table: tl.tensor, lanes: tl.tensor, inner: tl.tensor, soft_cap: tl.tensor,
+    CAPPED: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALED: tl.constexpr, KV_HEADS: tl.constexpr,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr,
     AHEAD: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
@@ -35,14 +35,14 @@ def sweep(
         for step in tl.range(0, whole, num_stages=STAGES):  # from 0, else triton does not see that rows are contiguous
             top, total, result, score, block, following = take_keys(
                 start + step, top, total, result, score, block, following, q, query_position, head, first_key, last_key,
-                factor, key, value, scales, table, lanes, inner,
-                SOFT_CAP, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, BLOCK, KEYS, WIDE, AHEAD, False,
+                factor, key, value, scales, table, lanes, inner, soft_cap,
+                CAPPED, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, BLOCK, KEYS, WIDE, AHEAD, False,
             )  # fmt: skip
     for step in tl.range(0, steps - whole, num_stages=STAGES):
         top, total, result, score, block, following = take_keys(
             start + whole + step, top, total, result, score, block, following, q, query_position, head, first_key,
-            last_key, factor, key, value, scales, table, lanes, inner,
-            SOFT_CAP, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, BLOCK, KEYS, WIDE, AHEAD, True,
+            last_key, factor, key, value, scales, table, lanes, inner, soft_cap,
+            CAPPED, WINDOW, FORMAT, SCALED, KV_HEADS, SIZE, BLOCK, KEYS, WIDE, AHEAD, True,
         )  # fmt: skip
     return top, total, result
 
@@ -52,8 +52,8 @@ def take_keys(
     tile: tl.tensor, top: tl.tensor, total: tl.tensor, result: tl.tensor, score: tl.tensor, block: tl.tensor,
     following: tl.tensor, q: tl.tensor, query_position: tl.tensor, head: tl.tensor, first_key: tl.tensor,
     last_key: tl.tensor, factor: tl.tensor, key: tl.tensor, value: tl.tensor, scales: tl.tensor, table: tl.tensor,
-    lanes: tl.tensor, inner: tl.tensor,
-    SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALED: tl.constexpr, KV_HEADS: tl.constexpr,
+    lanes: tl.tensor, inner: tl.tensor, soft_cap: tl.tensor,
+    CAPPED: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALED: tl.constexpr, KV_HEADS: tl.constexpr,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, AHEAD: tl.constexpr,
     MASKED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
@@ -78,8 +78,8 @@ def take_keys(
     if SCALED:
         key_scale, value_scale = unpack_scales(tl.load(scales + slot, mask=known, other=0))
         own *= key_scale[None, :]
-    if SOFT_CAP > 0:
-        own = cap(own * factor, SOFT_CAP)
+    if CAPPED:
+        own = cap(own * factor, soft_cap)
         factor = LOG2_E
     if MASKED:
         seen = is_seen(query_position[:, None], position[None, :], WINDOW)

@@ -31,8 +31,8 @@ LEAST_UNIT: Final = tl.constexpr(2.0**-126)
 def sweep_bytes(
     query: tl.tensor, heads: tl.tensor, live: tl.tensor, query_position: tl.tensor, head: tl.tensor,
     start: tl.tensor, steps: tl.tensor, first_key: tl.tensor, last_key: tl.tensor, factor: tl.tensor,
-    key: tl.tensor, value: tl.tensor, scales: tl.tensor, table: tl.tensor,
-    SOFT_CAP: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALED: tl.constexpr, KV_HEADS: tl.constexpr,
+    key: tl.tensor, value: tl.tensor, scales: tl.tensor, table: tl.tensor, soft_cap: tl.tensor,
+    CAPPED: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALED: tl.constexpr, KV_HEADS: tl.constexpr,
     SIZE: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     STAGES: tl.constexpr, WIDE: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
@@ -84,8 +84,8 @@ def sweep_bytes(
         if SCALED:
             score *= key_scale[:, None, :]
         row_factor = factor
-        if SOFT_CAP > 0:
-            score = cap(score * factor, SOFT_CAP)
+        if CAPPED:
+            score = cap(score * factor, soft_cap)
             row_factor = LOG2_E
         seen = is_seen(query_position[None, :, None], position[:, None, :], WINDOW)
         score = tl.where(seen, score * row_factor, float("-inf"))
