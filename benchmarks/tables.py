@@ -54,7 +54,10 @@ def made(path: Path) -> str:
     page = path.read_text()
     for group, capability in TABLES[path]:
         page = replaced(page, f"{group}, {capability}", render(group, capability))
-    return replaced(page, "gpu", gpu_table.render()) if path == PAGE else page
+    if path == PAGE:
+        page = replaced(page, "gpu", gpu_table.render())
+        page = replaced(page, "gpu, other families", gpu_table.render(group="families"))
+    return page
 
 
 if __name__ == "__main__":

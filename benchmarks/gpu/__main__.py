@@ -1,11 +1,13 @@
 """Every CUDA kernel on this machine's GPU: checked at full size, then timed beside what the card itself can do.
 
-    python -m benchmarks.gpu --quick|--full [--only PART ...]
+    python -m benchmarks.gpu --quick|--full [--families] [--only PART ...]
 
 Needs a checkout, torch, triton and numpy; rows of the engine also safetensors, transformers and peft. --quick is done
-within eight minutes. Each row is printed and written to benchmarks/results/gpu-quick.json (gpu-full.json) as it is
-measured. Each part has a process of its own, which is begun again behind a row that ended or hung it. Exit status: 0,
-1 where a result was wrong or a kernel failed, 2 without a CUDA device or a C compiler.
+within eight minutes. --families measures what other families have besides Llama's: kinds of attention, the gated delta
+net (beside flash-linear-attention where that is installed), engines. Each row is printed and written to
+benchmarks/results/gpu-quick.json (gpu-full.json, gpu-quick-families.json) as it is measured. Each part has a process of
+its own, which is begun again behind a row that ended or hung it. Exit status: 0, 1 where a result was wrong or a kernel
+failed, 2 without a CUDA device or a C compiler.
 """
 
 import argparse
@@ -23,10 +25,11 @@ from loraplex.engine.device.launcher_tools import REMEDY, missing_tools
 from ..report import RESULTS, Row, line_of, write
 from .apart import measure_apart, start_server
 from .card import describe
-from .catalog import QUICK_SECONDS, QUICK_TOTAL_SECONDS, open_part, parts
+from .catalog import GROUPS, QUICK_SECONDS, QUICK_TOTAL_SECONDS, open_part, parts
 from .figure import Figure
 from .models import workplaces
 from .size import FULL, QUICK
+from .table import SUFFIXES
 
 FULL_SECONDS_RATIO = 5
 ROUNDS = {"quick": 10, "full": 50}
@@ -69,8 +72,14 @@ def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--quick", dest="length", action="store_const", const="quick", help="within eight minutes")
     length.add_argument("--full", dest="length", action="store_const", const="full", help="more rounds, more time")
-    parser.add_argument("--only", nargs="+", choices=list(QUICK_SECONDS), default=list(QUICK_SECONDS), metavar="PART")
+    parser.add_argument(
+        "--families", dest="group", action="store_const", const="families", default="llama",
+        help="what other families have, instead of Llama's parts",
+    )  # fmt: skip
+    parser.add_argument("--only", nargs="+", choices=list(QUICK_SECONDS), metavar="PART")
     arguments = parser.parse_args()
+    group = GROUPS[arguments.group]
+    only = arguments.only or group
     size = SIZES[arguments.length]
     every = parts(size)
     if not find_device():
@@ -84,9 +93,9 @@ def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
     seconds = {name: ratio * allowed for name, allowed in QUICK_SECONDS.items()}
     rounds = ROUNDS[arguments.length]
     notes = describe(torch.device("cuda")) | {"rounds": rounds}
-    chosen = {name: every[name] for name in every if name in arguments.only}
-    missing = "" if len(chosen) == len(every) else "-" + "-".join(chosen)
-    path = RESULTS / f"gpu-{arguments.length}{missing}.json"
+    chosen = {name: every[name] for name in every if name in only}
+    chosen_words = SUFFIXES[arguments.group] if list(chosen) == list(group) else "-" + "-".join(chosen)
+    path = RESULTS / f"gpu-{arguments.length}{chosen_words}.json"
     start_server()
     with workplaces() as folders:
 

@@ -14,6 +14,7 @@ from .figure import Stage, Unsupported, WrongResult
 from .models import Model, adapters, workplace
 from .peer import answer_all
 from .serving import Served, blocks_for, random_tokens, serve
+from .shapes import Checkpointed
 from .together import Rows, known, value_of
 from .trust import DECODE_TOLERANCES, require_trust, sample_texts, transformers_logits
 
@@ -30,12 +31,12 @@ def roofline(stage: Stage, model: Model, sequences: int, context: int) -> float:
 
 def little_rows(stage: Stage) -> Rows:
     size, model = stage.size, stage.size.little
-    with serve(stage, model, **_room(size.crowd, size.context)) as served:
+    with serve(stage, model, **room(size.crowd, size.context)) as served:
         require_trust(stage, served, model, "little")
         taken = served.decode(size.crowd, size.context, size.steps)
         return {
             "agreeing": agreeing_share(stage, served, model),
-            "captured": captured_ratio(stage, served),
+            "captured": captured_ratio(stage, served, model),
             "roof": roofline(stage, model, size.crowd, size.context) / taken,
             "busy": busy_share(stage, served, size.crowd, size.context, size.steps),
         }
@@ -55,7 +56,7 @@ def agreeing_share(stage: Stage, served: Served, model: Model) -> float:
     return float((behind == 0).double().mean())
 
 
-def captured_ratio(stage: Stage, served: Served) -> float | Unsupported:
+def captured_ratio(stage: Stage, served: Served, model: Checkpointed) -> float | Unsupported:
     """Raises WrongResult unless graphs and the same launches one by one say the same."""
     runner: Any = served.engine.core._in_flight._runner
     if not hasattr(runner, "graphs"):
@@ -64,7 +65,7 @@ def captured_ratio(stage: Stage, served: Served) -> float | Unsupported:
     said, times = [], []
     for pool in (graphs, graphs.disabled()):
         runner.graphs = pool
-        streams = [served.add(text, 4 * size.said) for text in sample_texts(stage, size.little)]
+        streams = [served.add(text, 4 * size.said) for text in sample_texts(stage, model)]
         served.run()
         said.append([stream.tokens for stream in streams])
         served.clear()
@@ -80,7 +81,7 @@ def large_rows(stage: Stage) -> Rows:
     longest = max(size.contexts)
     blocks = max(blocks_for(size.crowd, size.context + SLACK), blocks_for(size.growing_streams, longest + SLACK))
     settings = {"num_kv_blocks": blocks, "max_model_len": longest + SLACK}
-    with serve(stage, model, **_room(size.crowd, size.context) | settings) as served:
+    with serve(stage, model, **room(size.crowd, size.context) | settings) as served:
         require_trust(stage, served, model, "large")
         one, crowd = (served.decode(count, size.context, size.steps) for count in (1, size.crowd))
         lengths = [served.decode(size.growing_streams, length, size.steps // 2) for length in size.contexts]
@@ -98,10 +99,10 @@ def adapted_rows(stage: Stage) -> Rows:
     size, model = stage.size, stage.size.large
     base, most = value_of(known(large_rows, stage), "crowd seconds"), max(size.adapters)
     folders = adapters(model, size.rank, most, stage.device, workplace(model.bytes))
-    room = (most + 1) * model.adapter_bytes(size.rank)
-    settings = _room(size.crowd, size.context) | {"adapter_memory": room + (1 << 20), "max_loaded_adapters": most}
+    pages = (most + 1) * model.adapter_bytes(size.rank)
+    settings = room(size.crowd, size.context) | {"adapter_memory": pages + (1 << 20), "max_loaded_adapters": most}
     with serve(stage, model, folders, **settings) as served:
-        _load(served, served.digests)
+        load_adapters(served, served.digests)
         require_trust(stage, served, model, "adapted", adapters=folders)
         rows: Rows = {
             str(count): served.decode(size.crowd, size.context, size.steps, served.digests[:count]) / base
@@ -115,7 +116,7 @@ def request_rows(stage: Stage) -> Rows:
     (count, least, most), source = size.requests, random.Random(0)
     lengths = [(source.randint(least, most), source.randint(least, most)) for _ in range(count)]
     requests = [(random_tokens(source, prompt, model.vocabulary), answer) for prompt, answer in lengths]
-    with serve(stage, model, **_room(count, 2 * most)) as served:
+    with serve(stage, model, **room(count, 2 * most)) as served:
         require_trust(stage, served, model, "requests")
         ours = _answer(served, requests)
     return {"": ours / answer_all(stage, model, requests)}
@@ -123,7 +124,7 @@ def request_rows(stage: Stage) -> Rows:
 
 def slope_rows(stage: Stage) -> Rows:
     size, model = stage.size, stage.size.large
-    wide, settings = value_of(known(large_rows, stage), "slope"), _room(size.growing_streams, max(size.contexts))
+    wide, settings = value_of(known(large_rows, stage), "slope"), room(size.growing_streams, max(size.contexts))
     with serve(stage, model, kv_cache_dtype="fp8_e4m3", **settings) as served:
         require_trust(stage, served, model, "short keys", "fp8 keys")
         taken = [served.decode(size.growing_streams, length, size.steps // 2) for length in size.contexts]
@@ -133,7 +134,7 @@ def slope_rows(stage: Stage) -> Rows:
 def short_rows(stage: Stage) -> Rows:
     size, model = stage.size, stage.size.large
     wide = value_of(known(large_rows, stage), "one seconds")
-    with serve(stage, model, quantization="int4", **_room(4, size.context)) as served:
+    with serve(stage, model, quantization="int4", **room(4, size.context)) as served:
         require_trust(stage, served, model, "int4", "int4")
         return {"": served.decode(1, size.context, size.steps) / wide}
 
@@ -141,7 +142,7 @@ def short_rows(stage: Stage) -> Rows:
 def long_rows(stage: Stage) -> Rows:
     size, model = stage.size, stage.size.large
     (streams, prompt, answer), source = size.answers, random.Random(0)
-    settings = _room(streams, prompt + answer) | {"max_num_batched_tokens": max(8192, streams)}
+    settings = room(streams, prompt + answer) | {"max_num_batched_tokens": max(8192, streams)}
     with serve(stage, model, quantization="fp8", kv_cache_dtype="fp8_e4m3", **settings) as served:
         require_trust(stage, served, model, "fp8", "fp8")
         return {"": _answer(served, [(random_tokens(source, prompt, model.vocabulary), answer)] * streams)}
@@ -159,13 +160,13 @@ def many_rows(stage: Stage) -> Rows:
     drawn = {everyone: wanted, few: [_one_of_few(place, few, len(size.ranks)) for place in wanted]}
     places = sorted(set(drawn[everyone]) | set(drawn[few]))
     one = model.adapter_bytes(max(size.ranks))
-    settings = _room(size.crowd, prompt + answer) | {
+    settings = room(size.crowd, prompt + answer) | {
         "adapter_memory": (size.crowd + 8) * one, "adapter_host_memory": len(places) * one,
         "max_loaded_adapters": 2 * size.crowd,
     }  # fmt: skip
     with serve(stage, model, [known[index] for index in places], **settings) as served:
         digest = dict(zip(places, served.digests, strict=True))
-        _load(served, served.digests)
+        load_adapters(served, served.digests)
         require_trust(stage, served, model, "many", adapters=[known[index] for index in places])
         runs = {}
         # The first one warms up.
@@ -202,7 +203,7 @@ def _answer(
     return sum(answer for _, answer in requests) / taken
 
 
-def _load(served: Served, digests: Sequence[str]) -> None:
+def load_adapters(served: Served, digests: Sequence[str]) -> None:
     """Each of them was on the device once, and is there or in the host cache now."""
     pool = served.engine.adapters
     for digest in digests:
@@ -225,7 +226,7 @@ def _one_of_few(place: int, few: int, ranks: int) -> int:
     return place if place < few else place % ranks
 
 
-def _room(sequences: int, tokens: int) -> dict[str, Any]:
+def room(sequences: int, tokens: int) -> dict[str, Any]:
     """Settings of an engine for as many streams, and for those it is judged by."""
     sequences = max(sequences, 4)
     return {

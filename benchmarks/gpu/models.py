@@ -76,6 +76,9 @@ class Model:
         """Of the checkpoint."""
         return 2 * (self.streamed + (0 if self.tied else self.vocabulary * self.hidden))
 
+    def make(self, device: torch.device, parent: Path) -> Path:
+        return checkpoint(self, device, parent)
+
 
 EIGHT_BILLION: Final = Model("8B", 4096, 14336, 32, 32, 8, 128, 128256, tied=False)
 """As Llama 3.1 8B has them."""

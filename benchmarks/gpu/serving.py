@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from .figure import Stage, Unsupported
-from .models import Model, checkpoint, workplace
+from .models import workplace
+from .shapes import Checkpointed
 from .stand_ins import provide_msgspec
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class Served:
 
 
 @contextmanager
-def serve(stage: Stage, model: Model, folders: Sequence[Path] = (), **settings: Any) -> Iterator[Served]:
+def serve(stage: Stage, model: Checkpointed, folders: Sequence[Path] = (), **settings: Any) -> Iterator[Served]:
     """An engine of `model` with the adapters of these folders. Raises Unsupported where it cannot run here."""
     build = _import_engine()
     _give_back(stage)
@@ -165,7 +166,7 @@ def serve(stage: Stage, model: Model, folders: Sequence[Path] = (), **settings: 
     from loraplex.engine.model.config import base_signature
     from loraplex.lora.inspection.inspection import inspect_adapter
 
-    folder = checkpoint(model, stage.device, workplace(model.bytes))
+    folder = model.make(stage.device, workplace(model.bytes))
     defaults = {
         "max_num_seqs": 64, "max_num_batched_tokens": 2048, "adapter_memory": 1 << 20, "adapter_host_memory": 0,
         "enable_prefix_caching": False, "max_queue": 1 << 20,

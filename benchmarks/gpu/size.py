@@ -5,7 +5,11 @@ from typing import Final
 
 import torch
 
+from loraplex.engine.attention.layer import LayerAttention
+from loraplex.engine.delta_net.shape import StateShape
+
 from .models import EIGHT_BILLION, HALF_BILLION, Model
+from .shapes import FAMILIES, KINDS, NETS, Family
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,17 @@ class Size:
     visits: tuple[int, int, int] = (256, 64, 64)
     """Requests to them, tokens of each prompt and answer."""
     ranks: tuple[int, ...] = (8, 16, 32, 64)
+    kinds: tuple[tuple[str, LayerAttention], ...] = KINDS
+    nets: tuple[tuple[str, StateShape], ...] = NETS
+    net_decodes: int = 64
+    """Sequences that a recurrent layer takes one token of."""
+    net_prefill: tuple[int, int] = (4, 2048)
+    """Prompts at a time and tokens of each."""
+    families: tuple[Family, ...] = FAMILIES
+    concurrent: tuple[int, ...] = (16, 64)
+    """Streams of a family's model side by side."""
+    few_adapters: int = 8
+    """That its streams take in turn."""
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:

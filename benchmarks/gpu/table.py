@@ -1,4 +1,4 @@
-"""The GPU's table of docs/performance.md, made from benchmarks/results/gpu-*.json."""
+"""The GPU's tables of docs/performance.md, made from benchmarks/results/gpu-*.json."""
 
 import json
 from pathlib import Path
@@ -6,20 +6,23 @@ from typing import Any, Final
 
 from ..page import table_of
 from ..report import RESULTS, Row
-from .catalog import parts
+from .catalog import GROUPS, parts
 from .size import FULL, QUICK
 
-FILES: Final = {"gpu-full.json": FULL, "gpu-quick.json": QUICK}
-"""The first of them that exists is shown, with the rows of its sizes."""
+SIZES: Final = {"full": FULL, "quick": QUICK}
+"""The first of them that has a file is shown, with the rows of its sizes."""
+SUFFIXES: Final = {"llama": "", "families": "-families"}
 
 
-def render(results: Path = RESULTS) -> str:
+def render(results: Path = RESULTS, group: str = "llama") -> str:
     """Figures that no file has are not measured."""
-    found = next((results / name for name in FILES if (results / name).exists()), None)
-    size = FULL if found is None else FILES[found.name]
+    files = {results / f"gpu-{length}{SUFFIXES[group]}.json": size for length, size in SIZES.items()}
+    found = next((path for path in files if path.exists()), None)
+    size = FULL if found is None else files[found]
     content: dict[str, Any] = {"rows": []} if found is None else json.loads(found.read_text())
     measured = {row.pop("what"): row for row in content["rows"]}
-    figures = [figure for part in parts(size).values() for figure in part]
+    every = parts(size)
+    figures = [figure for name in GROUPS[group] for figure in every[name]]
     rows = [
         Row(figure.what, known.get("value"), figure.unit, figure.goal, figure.at_least, known.get("note", ""))
         for figure in figures

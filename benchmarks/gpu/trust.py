@@ -9,8 +9,9 @@ from typing import Any, Final
 import torch
 
 from .figure import Stage, WrongResult
-from .models import Model, checkpoint, workplace
+from .models import workplace
 from .serving import Served, random_tokens
+from .shapes import Checkpointed
 
 PROMPTS: Final = 4
 TOLERANCES: Final = {"bfloat16": 0.06, "fp8 keys": 0.15, "fp8": 0.3, "int4": 0.65}
@@ -20,13 +21,13 @@ benchmarks/NOTES.md."""
 DECODE_TOLERANCES: Final = {"bfloat16": 0.06, "fp8 keys": 0.15, "fp8": 0.25, "int4": 0.1}
 """Of decodes beside prompts of the same engine: sums in another order, after which what is rounded falls to one side or
 the other."""
-_REFERENCES: dict[tuple[Stage, Model, Path | None], torch.Tensor] = {}
+_REFERENCES: dict[tuple[Stage, Checkpointed, Path | None], torch.Tensor] = {}
 _JUDGED: dict[tuple[Stage, str], str | None] = {}
 """What is wrong, in words: an error would hold the engine by the frames of its traceback."""
 
 
 def require_trust(
-    stage: Stage, served: Served, model: Model, key: str, stored: str = "bfloat16", adapters: Sequence[Path] = ()
+    stage: Stage, served: Served, model: Checkpointed, key: str, stored: str = "bfloat16", adapters: Sequence[Path] = ()
 ) -> None:
     """Raises WrongResult. `key` names the engine's settings, which are judged once; `adapters`: folders of the served
     ones, of which the first and the last are looked at."""
@@ -37,7 +38,7 @@ def require_trust(
         raise WrongResult(wrong)
 
 
-def _judge(stage: Stage, served: Served, model: Model, stored: str, adapters: Sequence[Path]) -> str | None:
+def _judge(stage: Stage, served: Served, model: Checkpointed, stored: str, adapters: Sequence[Path]) -> str | None:
     places = sorted({0, len(adapters) - 1}) if adapters else []
     try:
         learn_references(stage, model, [None, *(adapters[place] for place in places)])
@@ -51,7 +52,9 @@ def _judge(stage: Stage, served: Served, model: Model, stored: str, adapters: Se
     return None
 
 
-def compare(stage: Stage, served: Served, model: Model, stored: str, adapter: Path | None, digest: str | None) -> None:
+def compare(
+    stage: Stage, served: Served, model: Checkpointed, stored: str, adapter: Path | None, digest: str | None
+) -> None:
     """Raises WrongResult."""
     texts = sample_texts(stage, model)
     streams = [
@@ -82,18 +85,18 @@ def _require(
         raise WrongResult(f"{what}: log-probabilities off by {off:.3g} of their spread, {tolerance:g} is allowed")
 
 
-def sample_texts(stage: Stage, model: Model) -> list[list[int]]:
+def sample_texts(stage: Stage, model: Checkpointed) -> list[list[int]]:
     source = random.Random(1)
     return [random_tokens(source, stage.size.judged, model.vocabulary) for _ in range(PROMPTS)]
 
 
-def reference(stage: Stage, model: Model, adapter: Path | None) -> torch.Tensor:
+def reference(stage: Stage, model: Checkpointed, adapter: Path | None) -> torch.Tensor:
     """Log-probabilities [prompts, tokens - 1] float64 of the sample texts, by transformers in bfloat16 with float32 on
     a CPU, as `learn_references` keeps them."""
     return _REFERENCES[stage, model, adapter]
 
 
-def learn_references(stage: Stage, model: Model, adapters: Sequence[Path | None]) -> None:
+def learn_references(stage: Stage, model: Checkpointed, adapters: Sequence[Path | None]) -> None:
     """Those that are not known yet; loading the model takes longest, so that it is loaded once for all of them."""
     missing = [adapter for adapter in adapters if (stage, model, adapter) not in _REFERENCES]
     if not missing:
@@ -113,7 +116,7 @@ def _adapt(loaded: Any, adapter: Path) -> Any:
     return PeftModel.from_pretrained(loaded, adapter).eval()
 
 
-def transformers_logits(stage: Stage, model: Model, texts: list[list[int]]) -> torch.Tensor:
+def transformers_logits(stage: Stage, model: Checkpointed, texts: list[list[int]]) -> torch.Tensor:
     """[texts, tokens, vocabulary] float32 on the host; texts are of one length."""
     return _logits(stage, load_transformers(stage, model), texts)
 
@@ -124,10 +127,10 @@ def _logits(stage: Stage, loaded: Any, texts: list[list[int]]) -> torch.Tensor:
     return logits.float().cpu()
 
 
-def load_transformers(stage: Stage, model: Model) -> Any:
+def load_transformers(stage: Stage, model: Checkpointed) -> Any:
     """In bfloat16 on the stage's device; float32 on a CPU, as the engine computes there."""
     from transformers import AutoModelForCausalLM
 
-    folder = checkpoint(model, stage.device, workplace(model.bytes))
+    folder = model.make(stage.device, workplace(model.bytes))
     dtype = torch.float32 if stage.device.type == "cpu" else torch.bfloat16
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(stage.device).eval()

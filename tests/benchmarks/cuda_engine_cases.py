@@ -48,8 +48,9 @@ def in_place_of_cuda(config: Any) -> Any:
 
 def measure_rows() -> None:
     """Greedy tokens that transformers would say, captured steps beside the same launches one by one, a step's time;
-    with an adapter too, which is loaded from its files."""
+    with an adapter too, which is loaded from its files. Then all rows of a family with recurrent layers."""
     from benchmarks.gpu import engine_rows, together
+    from benchmarks.gpu.families import family_rows
     from tests.engine.recorded_graph import RecordedGraph
 
     from .tiny import TINY, tiny_stage
@@ -57,7 +58,7 @@ def measure_rows() -> None:
     small: dict[str, Any] = {"layers": 1, "hidden": 32, "intermediate": 48, "heads": 2, "kv_heads": 1}
     size = replace(
         TINY, little=replace(TINY.little, **small), large=replace(TINY.large, **small), judged=6, said=1, crowd=2,
-        context=8, steps=4, adapters=(1,), rank=8,
+        context=8, steps=4, adapters=(1,), rank=8, concurrent=(1, 2),
     )  # fmt: skip
     stage = tiny_stage(size)
     little = engine_rows.little_rows(stage)
@@ -66,8 +67,11 @@ def measure_rows() -> None:
     together._KEPT[engine_rows.large_rows, stage] = {"crowd seconds": 1.0}
     adapted = engine_rows.adapted_rows(stage)
     assert set(adapted) == {"1", "unused"}
-    assert all(type(value) is float and value > 0 for value in (little | adapted).values())
-    assert len(CACHES) == 2 and not any(cache() for cache in CACHES)
+    recurrent = next(family for family in TINY.families if family.name.startswith("qwen3.5"))
+    family = family_rows(recurrent, stage)
+    assert set(family) == {"1", "2", "adapters", "captured"}
+    assert all(type(value) is float and value > 0 for value in (little | adapted | family).values())
+    assert len(CACHES) == 3 and not any(cache() for cache in CACHES)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import torch
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import together
 from benchmarks.gpu.apart import GRACE_SECONDS
-from benchmarks.gpu.catalog import QUICK_SECONDS, QUICK_TOTAL_SECONDS, parts
+from benchmarks.gpu.catalog import GROUPS, QUICK_SECONDS, QUICK_TOTAL_SECONDS, parts
 from benchmarks.gpu.clock import Call, checked_graph
 from benchmarks.gpu.figure import Figure, Stage, Unsupported, WrongResult
 from benchmarks.gpu.measure import OUT_OF_TIME, measure
@@ -184,13 +184,16 @@ def test_figures_have_names_of_their_own_and_their_parts_a_time() -> None:
     for figures in (every, parts(FULL)):
         names = [figure.what for part in figures.values() for figure in part]
         assert len(set(names)) == len(names)
-    assert set(QUICK_SECONDS) == set(every) and sum(QUICK_SECONDS.values()) <= QUICK_TOTAL_SECONDS - 30
+    assert set(QUICK_SECONDS) == set(every) == {name for group in GROUPS.values() for name in group}
+    for group in GROUPS.values():
+        assert sum(QUICK_SECONDS[name] for name in group) <= QUICK_TOTAL_SECONDS - 30
     assert QUICK_TOTAL_SECONDS + GRACE_SECONDS <= 8 * 60
 
 
 def test_all_but_the_last_engine_fit_into_the_minutes_of_quick_as_predicted() -> None:
     *others, last = [figure.seconds for figure in parts(QUICK)["engine"] if figure.seconds]
     assert sum(others) <= QUICK_SECONDS["engine"] < sum(others) + last
+    assert sum(figure.seconds for figure in parts(QUICK)["families"]) <= QUICK_SECONDS["families"]
 
 
 def test_the_table_shows_what_a_file_has(tmp_path: Path) -> None:
@@ -204,8 +207,38 @@ def test_the_table_shows_what_a_file_has(tmp_path: Path) -> None:
     assert table.startswith("a card, torch 2.11, triton 3.6, ")
     assert f"| {card.what} | 4321 GB/s |  |  |" in table
     assert f"| {attention.what} | not measured | ≥ 0.8 | WRONG RESULT: off by 0.3 |" in table
-    assert table.count("not measured") == sum(map(len, parts(QUICK).values())) - 1
+    assert table.count("not measured") == sum(len(parts(QUICK)[name]) for name in GROUPS["llama"]) - 1
     quick, full = (parts(size)["engine"][-3].what for size in (QUICK, FULL))
     assert quick != full and quick in table and full not in table, "the rows of its sizes"
     write(tmp_path / "gpu-full.json", rows, {"card": "a card", "torch": "2.11", "triton": "3.6"})
     assert full in render(tmp_path) and quick not in render(tmp_path)
+
+
+def test_other_families_have_a_run_a_file_and_a_table_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs: list[tuple[list[str], str]] = []
+
+    def note(measure: object, chosen: dict[str, list[Figure]], seconds: object, path: Path, *more: object) -> int:
+        runs.append((list(chosen), path.name))
+        return 0
+
+    for name, value in {"run": note, "missing_tools": list, "start_server": lambda: None}.items():
+        monkeypatch.setattr(command, name, value)
+    monkeypatch.setattr(command, "describe", lambda device: {})
+    for words in ([], ["--families"], ["--only", "kinds"], ["--families", "--only", "delta", "kinds"]):
+        monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", "--quick", *words])
+        assert command.main(lambda: True) == 0
+    assert runs == [
+        (list(GROUPS["llama"]), "gpu-quick.json"),
+        (list(GROUPS["families"]), "gpu-quick-families.json"),
+        (["kinds"], "gpu-quick-kinds.json"),
+        (["kinds", "delta"], "gpu-quick-kinds-delta.json"),
+    ]
+    count = sum(len(parts(FULL)[name]) for name in GROUPS["families"])
+    table = render(tmp_path, "families")
+    assert table.startswith("No card has run it yet.") and table.count("not measured") == count
+    rows = [Row(parts(FULL)["kinds"][0].what, 0.81, "x", 0.8)]
+    write(tmp_path / "gpu-quick-families.json", rows, {"card": "a card", "torch": "2.11", "triton": "3.6"})
+    assert render(tmp_path, "families").count("not measured") == count - 1
+    assert render(tmp_path).startswith("No card has run it yet.")

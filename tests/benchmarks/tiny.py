@@ -9,18 +9,52 @@ from benchmarks.gpu.clock import Call
 from benchmarks.gpu.figure import Figure, Stage
 from benchmarks.gpu.measure import measure
 from benchmarks.gpu.models import Model
+from benchmarks.gpu.shapes import SOFT_CAP, Family, kind
 from benchmarks.gpu.size import Size
 from benchmarks.report import Row
+from loraplex.engine.delta_net.shape import StateShape
 
 LITTLE, LARGE = (
     Model(name, 64, 96, 2, 4, 2, 16, 300, tied=tied) for name, tied in (("little", True), ("large", False))
 )
+KINDS = (
+    ("soft cap", kind(4, 2, 16, soft_cap=SOFT_CAP)), ("sinks", kind(4, 1, 16, sinks=True)), ("plain", kind(6, 2, 32))
+)  # fmt: skip
+NET = StateShape(num_key_heads=2, num_value_heads=4, key_head_dim=16, value_head_dim=24, conv_kernel=4)
+FAMILIES = (
+    Family(
+        "opt-350m", 300, 1 << 20,
+        (
+            ("vocab_size", 300), ("hidden_size", 32), ("ffn_dim", 48), ("num_hidden_layers", 2),
+            ("num_attention_heads", 2), ("word_embed_proj_dim", 16), ("max_position_embeddings", 512),
+        ),
+    ),
+    Family(
+        "gemma3-1b", 300, 1 << 20,
+        (
+            ("vocab_size", 300), ("hidden_size", 32), ("intermediate_size", 48), ("num_hidden_layers", 2),
+            ("num_attention_heads", 2), ("head_dim", 16), ("sliding_window", 8),
+            ("layer_types", ("sliding_attention", "full_attention")),
+        ),
+    ),
+    Family(
+        "qwen3.5-0.8b", 300, 1 << 20,
+        (
+            ("vocab_size", 300), ("hidden_size", 32), ("intermediate_size", 48), ("num_hidden_layers", 2),
+            ("num_attention_heads", 2), ("num_key_value_heads", 1), ("head_dim", 16), ("linear_num_key_heads", 1),
+            ("linear_num_value_heads", 2), ("linear_key_head_dim", 16), ("linear_value_head_dim", 16),
+            ("layer_types", ("linear_attention", "full_attention")),
+        ),
+    ),
+)  # fmt: skip
 TINY = Size(
     hidden=64, intermediate=128, heads=4, kv_heads=2, head_dim=16, vocabulary=300, layers=2, decode=(2, 40), long=600,
     prefill=40, growing=(2, (20, 36)), lora_tokens=5, adapters=(1, 3), rank=16, group=32, few_rows=(1, 3),
     many_rows=(5,), float8_rows=(3,), stream_rows=3, sampled_rows=3, square=32, copy_bytes=64, cold_bytes=2000,
     large=LARGE, little=LITTLE, judged=12, said=4, crowd=4, busy=3, context=24, steps=8, requests=(6, 3, 9),
     contexts=(16, 32, 48), growing_streams=2, answers=(3, 5, 7), population=(6, 2), visits=(8, 5, 4), ranks=(8, 16),
+    kinds=KINDS, nets=(("tiny", NET),), net_decodes=3, net_prefill=(2, 9), families=FAMILIES, concurrent=(2, 3),
+    few_adapters=2,
 )  # fmt: skip
 
 
