@@ -76,7 +76,7 @@ def test_logits_are_those_of_the_floats_that_the_weights_stand_for(name: str, tm
 def test_parts_of_one_group_may_be_stored_in_different_ways(tmp_path: Path) -> None:
     quantized, _ = make_quantized(tmp_path, CASES["mixed"])
     decoder = load(quantized)
-    qkv, gate_up = decoder.layers[0].attention.qkv.method, decoder.layers[1].mlp.gate_up.method
+    qkv, gate_up = decoder.layers[0].mixer.inputs.method, decoder.layers[1].feed_forward.inputs.method
     assert isinstance(qkv, SideBySideLinear) and isinstance(gate_up, SideBySideLinear)
     assert (qkv.out_features, gate_up.out_features) == ((64, 32, 32), (96, 96))
     columns = torch.cat([qkv.columns(0, 40), qkv.columns(40, 64)])
@@ -90,7 +90,7 @@ def test_parts_of_one_group_may_be_stored_in_different_ways(tmp_path: Path) -> N
 def test_weights_are_kept_in_their_codes_where_kernels_take_them(tmp_path: Path) -> None:
     small, _ = make_quantized(tmp_path / "small", CASES["gptq"])
     large, _ = make_quantized(tmp_path / "large", CASES["awq"])
-    kept, expanded = load(small).layers[0].mlp.down.method, load(large).layers[0].mlp.down.method
+    kept, expanded = load(small).layers[0].feed_forward.output.method, load(large).layers[0].feed_forward.output.method
     assert isinstance(kept, CodedLinear) and isinstance(expanded, DequantizedLinear)
     assert kept.weight_bytes() < 64 * 96 and expanded.weight_bytes() >= 4 * 64 * 96
 
@@ -114,7 +114,7 @@ def test_runs_of_parts_stored_alike_are_one_method() -> None:
 
 def test_quantized_weights_are_not_rounded_to_the_stored_dtype(tmp_path: Path) -> None:
     quantized, floats = make_quantized(tmp_path, CASES["awq"])
-    columns = load(quantized, torch.bfloat16).layers[0].mlp.down.method.columns(0, 96)
+    columns = load(quantized, torch.bfloat16).layers[0].feed_forward.output.method.columns(0, 96)
     weight = reference_model(floats).model.layers[0].mlp.down_proj.weight
     torch.testing.assert_close(columns, weight.T, rtol=1e-6, atol=0)
 

@@ -44,7 +44,7 @@ class AdapterResidency(Protocol):
         """Tokens that the base knows with a held one: token ids are below it."""
 
     def score_head(self, digest: str) -> Tensors:
-        """Classification head that a held one brings, by names of tensors; empty: none."""
+        """Classification head that a held one brings, by names of tensors; empty where it brings none."""
 
     def changes_logits(self, digest: str) -> bool:
         """Whether a held one changes what the lm_head makes of hidden states."""

@@ -155,7 +155,7 @@ class AdapterPool:
         return self._contents(digest).vocab_size
 
     def score_head(self, digest: str) -> Mapping[str, NDArray[np.float32]]:
-        """Classification head that a taken adapter brings, by names of tensors; empty: none."""
+        """Classification head that a taken adapter brings, by names of tensors; empty where it brings none."""
         return self._contents(digest).score
 
     def changes_logits(self, digest: str) -> bool:

@@ -101,7 +101,8 @@ def test_linears_of_the_base_read_float8_and_adapters_what_was_before_it(
     qkv, down = layer.mixer.inputs, layer.feed_forward.output
     assert down.casts is not None and down.casts[1] == pytest.approx(scale)
     normed = layer._enter(layer.mixer_norm, qkv, x, torch.zeros_like(x), batch)
-    product = down.casts[0].multiply_gate(2 * torch.randn(len(prompt), 96, generator=drawn).bfloat16(), down.casts[1])
+    inner = 2 * torch.randn(len(prompt), 96, generator=drawn).bfloat16()
+    product = down.casts[0].multiply_gate(inner, layer.feed_forward.activation, down.casts[1])
     modules = dict(reference_model(floats, {"own": adapter}).named_modules())
     for linear, (inputs, rows) in ((qkv, normed), (down, product)):
         own = [next(m for name, m in modules.items() if name.endswith(f".{kind}")) for kind in linear.kinds]
