@@ -1,8 +1,9 @@
 """The vectors of the fake engine: another one for other tokens and adapters, always the same for the same."""
 
 import numpy as np
+import numpy.typing as npt
 
-from loraplex.engine.pooling.vectors import Vector, finish_vector, to_wire
+from loraplex.engine.pooling.vectors import Hidden, Vector, finish_vector, to_wire
 from loraplex.engine.pooling.wanted import ModelPooling, PoolingKind
 from loraplex.engine.protocol import FinishReason, GenerateRequest, Tokens
 
@@ -18,7 +19,11 @@ def vector_of(request: GenerateRequest, classes: int = 0) -> Vector:
     head = np.cos(np.arange(classes * SIZE, dtype=np.float32)).reshape(classes, SIZE)
     hidden = np.cos(tokens * places + shift)
     hidden = hidden if request.pooling.by_token else hidden.sum(axis=0)
-    vector = finish_vector(request.pooling, hidden, len(tokens), lambda one: one @ head.T.astype(np.float64))
+
+    def classify(one: Hidden) -> npt.NDArray[np.float64]:
+        return np.asarray(one @ head.T, dtype=np.float64)
+
+    vector = finish_vector(request.pooling, hidden, len(tokens), classify)
     assert vector is not None
     return vector
 
