@@ -224,13 +224,12 @@ class DecoderLoader:
 
     def _packed(self, layer: int | None, specs: Sequence[LinearSpec]) -> LinearMethod:
         weights = [self._weight(layer_linear(self.config.spec, layer, spec), spec) for spec in specs]
-        kinds = [spec.kind for spec in specs]
         method = self.scheme.create_for(weights)
-        scales = None if layer is None else self.folded.of_input(layer, kinds)
+        scales = None if layer is None else self.folded.of_input(layer, specs[0].path)
         if scales is not None:
             method = ScaledInputLinear(method, scales.to(self.device))
         for part, spec in enumerate(specs):
-            outputs = None if layer is None else self.folded.of_output(layer, spec.kind)
+            outputs = None if layer is None else self.folded.of_maker(layer, spec.path)
             bias = self._bias(layer_path(self.config.spec, layer) + spec.path, spec.has_bias)
             if outputs is not None:
                 weights[part], bias = scaled_rows(weights[part], outputs), None if bias is None else bias * outputs
@@ -287,7 +286,7 @@ class DecoderLoader:
     def _given_norm(self, spec: NormSpec, layer: int | None = None) -> Norm:
         """layer: the one it belongs to; None: none."""
         prefix = layer_path(self.config.spec, layer)
-        scales = None if layer is None else self.folded.of_norm(layer, spec.kind)
+        scales = None if layer is None else self.folded.of_maker(layer, spec.path)
         parts = [self._norm_weight(prefix, spec)]
         if spec.is_layer_norm and spec.lacks_bias:
             parts.append(torch.zeros_like(parts[0]))

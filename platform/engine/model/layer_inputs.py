@@ -1,33 +1,46 @@
 """The inputs that a layer's linears read: which linears read each of them, and which norm or linear makes it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from .config import ModelConfig
-from .description.spec import LinearSpec
+from .description.spec import AttentionSpec, FeedForwardSpec, LayerSpec, LinearSpec, ModelSpec, NormSpec
 
 QKV: Final = "self_attn.qkv"
-OUTPUT: Final = "self_attn.o_proj"
 GATE_UP: Final = "mlp.gate_up"
-DOWN: Final = "mlp.down_proj"
-INPUTS: Final = (QKV, OUTPUT, GATE_UP, DOWN)
-"""The four inputs that a layer's linears read."""
-NORMS: Final = {QKV: "input_layernorm", GATE_UP: "post_attention_layernorm"}
-LINEARS: Final = {OUTPUT: "self_attn.v_proj", DOWN: "mlp.up_proj"}
+PLACES: Final = {("q_proj", "k_proj", "v_proj"): QKV, ("gate_proj", "up_proj"): GATE_UP}
+"""Linears that read one input -> its name, where it is not the first linear's."""
+Maker = NormSpec | LinearSpec
 
 
-def linears_of(place: str) -> tuple[str, ...]:
-    """The linears that read this input."""
-    shared = {QKV: ("q_proj", "k_proj", "v_proj"), GATE_UP: ("gate_proj", "up_proj")}
-    if place not in shared:
-        return (place,)
-    return tuple(f"{place.split('.')[0]}.{kind}" for kind in shared[place])
+@dataclass(frozen=True, slots=True)
+class LayerInput:
+    place: str
+    """Its name in the layer."""
+    linears: tuple[LinearSpec, ...]
+    """Those that read it."""
+    maker: Maker | None = None
+    """If all of this is divided channel by channel, so is the input, and nothing else of the model. None: nothing is
+    so."""
+    value_heads: tuple[int, int] | None = None
+    """KV heads and their size, where query heads mixed the values of these."""
 
+    def made_by(self, scales: torch.Tensor) -> torch.Tensor:
+        """Scales of the input [in] as those of the maker's outputs [out]: one of each value head's readers."""
+        if self.value_heads is None:
+            return scales
+        heads, size = self.value_heads
+        return scales.reshape(heads, -1, size)[:, 0].flatten()
 
-PLACES: Final = {("q_proj", "k_proj", "v_proj"): QKV, ("o_proj",): OUTPUT, ("gate_proj", "up_proj"): GATE_UP}
-"""Linears that read one input -> its name, where it is no linear's."""
+    def shared(self, magnitudes: torch.Tensor) -> torch.Tensor:
+        """[in] -> [in]: query heads that read one value head must agree on its scales, so they get its mean."""
+        if self.value_heads is None:
+            return magnitudes
+        heads, size = self.value_heads
+        by_value_head = magnitudes.reshape(heads, -1, size)
+        return by_value_head.mean(1, keepdim=True).expand_as(by_value_head).flatten()
 
 
 def place_of(group: Sequence[LinearSpec]) -> str:
@@ -35,8 +48,36 @@ def place_of(group: Sequence[LinearSpec]) -> str:
     return PLACES.get(tuple(linear.kind for linear in group), group[0].path)
 
 
-def made_by(place: str, scales: torch.Tensor, config: ModelConfig) -> torch.Tensor:
-    """Scales of inputs [in] as those of the outputs of the linear that makes them: one of each value head's readers."""
-    if place != OUTPUT:
-        return scales
-    return scales.reshape(config.attention.num_kv_heads, -1, config.attention.head_dim)[:, 0].flatten()
+def inputs_of(spec: ModelSpec, layer: int) -> tuple[LayerInput, ...]:
+    """Of the layer, in the order in which they are computed."""
+    own = spec.layers[layer]
+    made = dict(_made(own, layer in spec.read_by_others()))
+    groups = ((place_of(group), group) for group in own.linear_groups())
+    return tuple(LayerInput(place, group, *made.get(place, ())) for place, group in groups)
+
+
+def _made(layer: LayerSpec, has_readers: bool) -> Iterator[tuple[str, tuple[Maker, tuple[int, int] | None]]]:
+    """Place -> maker and value heads. `has_readers`: whether other layers read its values."""
+    blocks = ((layer.mixer_norm, layer.mixer), (layer.feed_forward_norm, layer.feed_forward))
+    for norm, block in blocks:
+        if norm is not None and not layer.norms_follow_sum:
+            yield place_of(block.inputs), (norm, None)
+    mixer = layer.mixer
+    if isinstance(mixer, AttentionSpec) and not has_readers and _passes_values(mixer):
+        yield place_of((mixer.output,)), (mixer.inputs[-1], (mixer.num_kv_heads, mixer.head_dim))
+    maker = _feed_forward_maker(layer.feed_forward)
+    if maker is not None:
+        yield place_of((layer.feed_forward.output,)), (maker, None)
+
+
+def _passes_values(mixer: AttentionSpec) -> bool:
+    """Attention mixes values over tokens and not over channels, and a gate multiplies channel by channel. Values that
+    share a linear with queries are left alone."""
+    return mixer.keys_of is None and mixer.value_norm_eps is None and len(mixer.inputs) == 3
+
+
+def _feed_forward_maker(feed_forward: FeedForwardSpec) -> LinearSpec | None:
+    """Gate multiplies up channel by channel. ReLU of what is divided is its result divided; others bend."""
+    if feed_forward.is_gated:
+        return feed_forward.inputs[1] if len(feed_forward.inputs) == 2 else None
+    return feed_forward.inputs[0] if feed_forward.activation == "relu" else None

@@ -6,10 +6,8 @@ and adds to what they gave. So norms and linears get their own size back, and th
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,12 +16,7 @@ from loraplex.quant.weights.weights import IntegerWeight, Weight
 
 from .config import ModelConfig
 from .folder import FOLDED_SCALES
-from .layer_inputs import INPUTS, LINEARS, NORMS, linears_of, made_by
-
-READ_BY: Final = {linears_of(place)[0].rpartition(".")[2]: place for place in INPUTS}
-"""The first linear that reads an input -> the input's name in the file."""
-MADE_BY_NORM: Final = {norm: place for place, norm in NORMS.items()}
-MADE_BY_LINEAR: Final = {linear.rpartition(".")[2]: place for place, linear in LINEARS.items()}
+from .layer_inputs import LayerInput, inputs_of
 
 
 class FoldedScales:
@@ -31,28 +24,32 @@ class FoldedScales:
 
     def __init__(self, folder: Path, config: ModelConfig) -> None:
         """ValueError for a file that is broken or not this model's."""
-        self._config = config
         path = folder / FOLDED_SCALES
         if config.folded_digest is not None:
             _require_file(path, config.folded_digest)
         self._scales = _read(path) if path.is_file() else {}
-        for number, layer in enumerate(config.spec.layers if self._scales else ()):
-            for group in layer.linear_groups():
-                if group[0].kind in READ_BY:
-                    self._verify(path, f"layers.{number}.{READ_BY[group[0].kind]}", group[0].inputs)
+        self._read: dict[tuple[int, str], torch.Tensor] = {}
+        """(layer, path of the first linear that reads it) -> scales of the input."""
+        self._made: dict[tuple[int, str], torch.Tensor] = {}
+        """(layer, path of what makes it) -> scales of what that gives."""
+        for layer in range(config.num_layers if self._scales else 0):
+            for at in inputs_of(config.spec, layer):
+                if at.maker is not None:
+                    self._take(path, layer, at, at.maker.path)
 
-    def of_input(self, layer: int, kinds: Sequence[str]) -> torch.Tensor | None:
-        """[in], what the input of these linears is to be divided by."""
-        return self._scales.get(f"layers.{layer}.{READ_BY.get(kinds[0])}")
+    def of_input(self, layer: int, linear: str) -> torch.Tensor | None:
+        """[in], what the input of this linear and of those beside it is to be divided by."""
+        return self._read.get((layer, linear))
 
-    def of_norm(self, layer: int, norm: str) -> torch.Tensor | None:
-        return self._scales.get(f"layers.{layer}.{MADE_BY_NORM.get(norm)}")
+    def of_maker(self, layer: int, module: str) -> torch.Tensor | None:
+        """[out], what this norm or this linear's outputs are to be multiplied by."""
+        return self._made.get((layer, module))
 
-    def of_output(self, layer: int, kind: str) -> torch.Tensor | None:
-        """[out], what this linear's outputs are to be multiplied by."""
-        place = MADE_BY_LINEAR.get(kind)
-        scales = self._scales.get(f"layers.{layer}.{place}")
-        return None if place is None or scales is None else made_by(place, scales, self._config)
+    def _take(self, path: Path, layer: int, at: LayerInput, maker: str) -> None:
+        name, first = f"layers.{layer}.{at.place}", at.linears[0]
+        self._verify(path, name, first.inputs)
+        self._read[layer, first.path] = self._scales[name]
+        self._made[layer, maker] = at.made_by(self._scales[name])
 
     def _verify(self, path: Path, name: str, inputs: int) -> None:
         scales = self._scales.get(name)

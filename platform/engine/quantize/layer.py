@@ -1,6 +1,6 @@
 """One layer of a checkpoint, quantized: its linears by the recipe, everything else as it is stored."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,18 +14,17 @@ from loraplex.quant.weights.recipe import Recipe
 from loraplex.quant.weights.rounding import IntegerGrid
 from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
 
-from ..model.config import ModelConfig
-from ..model.layer_inputs import INPUTS, linears_of
+from ..model.description.spec import NormSpec
+from ..model.layer_inputs import LayerInput
 from .float_layers import OnDemand
-from .fold import folded, norm_name, shared_magnitudes, storable_scales
+from .fold import folded, storable_scales
 from .forward import LayerTensors
 
-LINEARS = tuple(linear for place in INPUTS for linear in linears_of(place))
-UNCLIPPED = ("self_attn.q_proj", "self_attn.k_proj")
-"""Their outputs are multiplied with each other before a softmax: an error of each is not what counts."""
+UNCLIPPED = ("q_proj", "k_proj", "c_attn", "qkv_proj")
+"""Their outputs, or some, are multiplied with each other before a softmax: an error of each is not what counts."""
 
 Statistics = Mapping[str, InputStatistics]
-"""By one of INPUTS."""
+"""By the place of an input."""
 Dtypes = Mapping[str, torch.dtype]
 """What the checkpoint stores each tensor in."""
 
@@ -37,7 +36,7 @@ class QuantizedLayer:
     floats: dict[str, torch.Tensor]
     """The other tensors by name, in the dtype they are stored in."""
     scales: dict[str, torch.Tensor]
-    """By one of INPUTS, what AWQ multiplied the linears' inputs by, [in] float32; none elsewhere."""
+    """By the place of an input, what AWQ multiplied the linears' inputs by, [in] float32; none elsewhere."""
 
     def tensors(self) -> LayerTensors:
         """What a reader makes of it, float32, anew each time."""
@@ -46,35 +45,42 @@ class QuantizedLayer:
 
 
 def quantize_layer(
-    tensors: LayerTensors, stored: Dtypes, statistics: Statistics, recipe: Recipe, config: ModelConfig
+    tensors: LayerTensors, stored: Dtypes, statistics: Statistics, recipe: Recipe, inputs: Sequence[LayerInput]
 ) -> QuantizedLayer:
     """tensors: of the layer, float32, each asked for when its turn comes. ValueError names the linear."""
     if recipe.scheme == "awq":
-        return _awq(tensors, stored, statistics, recipe, config)
+        return _awq(tensors, stored, statistics, recipe, inputs)
     if recipe.scheme == "gptq":
-        return QuantizedLayer(_gptq(tensors, statistics, recipe), _floats(tensors, stored), {})
+        weights = _gptq(tensors, statistics, recipe, inputs)
+        return QuantizedLayer(weights, _floats(tensors, stored, inputs), {})
+    return round_layer(tensors, stored, recipe, inputs)
+
+
+def round_layer(tensors: LayerTensors, stored: Dtypes, recipe: Recipe, inputs: Sequence[LayerInput]) -> QuantizedLayer:
+    """The same layer rounded to nearest: what a recipe that reads activations is compared to."""
     weights = {}
-    for linear in LINEARS:
+    for linear in linears_of(inputs):
         with _named(linear):
             weights[linear] = recipe.nearest(tensors[f"{linear}.weight"])
-    return QuantizedLayer(weights, _floats(tensors, stored), {})
+    return QuantizedLayer(weights, _floats(tensors, stored, inputs), {})
 
 
-def round_layer(tensors: LayerTensors, stored: Dtypes, recipe: Recipe) -> QuantizedLayer:
-    """The same layer rounded to nearest: what a recipe that reads activations is compared to."""
-    weights = {linear: recipe.nearest(tensors[f"{linear}.weight"]) for linear in LINEARS}
-    return QuantizedLayer(weights, _floats(tensors, stored), {})
+def linears_of(inputs: Sequence[LayerInput]) -> list[str]:
+    """Paths of all linears that read these."""
+    return [linear.path for at in inputs for linear in at.linears]
 
 
-def _gptq(tensors: LayerTensors, statistics: Statistics, recipe: Recipe) -> dict[str, IntegerWeight | Float8Weight]:
+def _gptq(
+    tensors: LayerTensors, statistics: Statistics, recipe: Recipe, inputs: Sequence[LayerInput]
+) -> dict[str, IntegerWeight | Float8Weight]:
     """Linears that read the same input are rounded as one: their outputs know nothing of each other."""
     grid, group_size = _grouped(recipe)
     weights: dict[str, IntegerWeight | Float8Weight] = {}
-    for place in INPUTS:
-        linears = linears_of(place)
+    for at in inputs:
+        linears = linears_of([at])
         parts = [tensors[f"{linear}.weight"] for linear in linears]
         with _named(", ".join(linears)):
-            hessian, order = statistics[place].hessian, recipe.activation_order
+            hessian, order = statistics[at.place].hessian, recipe.activation_order
             rounded = round_with_hessian(torch.cat(parts), hessian, grid, group_size, activation_order=order)
         weights |= zip(linears, _split_outputs(rounded, [len(part) for part in parts]), strict=True)
     return weights
@@ -88,20 +94,21 @@ def _split_outputs(weight: IntegerWeight, sizes: list[int]) -> list[IntegerWeigh
 
 
 def _awq(
-    tensors: LayerTensors, stored: Dtypes, statistics: Statistics, recipe: Recipe, config: ModelConfig
+    tensors: LayerTensors, stored: Dtypes, statistics: Statistics, recipe: Recipe, inputs: Sequence[LayerInput]
 ) -> QuantizedLayer:
     scales = {}
-    if recipe.fold:
-        scales = {place: _search(place, tensors, stored, statistics[place], recipe, config) for place in INPUTS}
+    for at in inputs if recipe.fold else ():
+        if at.maker is not None:
+            scales[at.place] = _search(at, tensors, stored, statistics[at.place], recipe)
     weights: dict[str, IntegerWeight | Float8Weight] = {}
-    for place in INPUTS:
-        products = group_products(statistics[place].rows / scales.get(place, 1), _grouped(recipe)[1])
-        for linear in linears_of(place):
-            change = partial(folded, f"{linear}.weight", scales=scales, config=config)
+    for at in inputs:
+        products = group_products(statistics[at.place].rows / scales.get(at.place, 1), _grouped(recipe)[1])
+        for linear in linears_of([at]):
+            change = partial(folded, f"{linear}.weight", scales=scales, inputs=inputs)
             with _named(linear):
                 weights[linear] = _clipped(linear, tensors[f"{linear}.weight"], products, recipe, change)
-    floats = {name: folded(name, tensors[name], scales, config) for name in _float_names(tensors)}
-    return QuantizedLayer(weights, _floats(floats, stored), scales)
+    floats = {name: folded(name, tensors[name], scales, inputs) for name in _float_names(tensors, inputs)}
+    return QuantizedLayer(weights, _floats(floats, stored, inputs), scales)
 
 
 def _clipped(
@@ -113,7 +120,7 @@ def _clipped(
     for first in range(0, len(weight), step):
         rows = slice(first, first + step)
         part = fold(tensor=weight[rows], rows=rows)
-        rounded = recipe.nearest(part if linear in UNCLIPPED else clip(part, products, grid))
+        rounded = recipe.nearest(part if linear.endswith(UNCLIPPED) else clip(part, products, grid))
         assert isinstance(rounded, IntegerWeight)
         parts.append(rounded)
     fields = zip(*((part.values, part.scales, part.zeros) for part in parts), strict=True)
@@ -122,19 +129,16 @@ def _clipped(
 
 
 def _search(
-    place: str,
-    tensors: LayerTensors,
-    stored: Dtypes,
-    statistics: InputStatistics,
-    recipe: Recipe,
-    config: ModelConfig,
+    at: LayerInput, tensors: LayerTensors, stored: Dtypes, statistics: InputStatistics, recipe: Recipe
 ) -> torch.Tensor:
     grid, group_size = _grouped(recipe)
-    weights = (tensors[f"{linear}.weight"] for linear in linears_of(place))
-    magnitudes = shared_magnitudes(place, statistics.magnitudes.to(statistics.rows.device), config)
+    weights = (tensors[f"{linear}.weight"] for linear in linears_of([at]))
+    magnitudes = at.shared(statistics.magnitudes.to(statistics.rows.device))
     scales = search_scales(weights, statistics.rows, magnitudes, grid, group_size)
-    name = norm_name(place)
-    return scales if name is None else storable_scales(scales, tensors[name], stored[name])
+    if not isinstance(at.maker, NormSpec):
+        return scales
+    name = f"{at.maker.path}.weight"
+    return storable_scales(scales, tensors[name], stored[name], at.maker.adds_one)
 
 
 def _grouped(recipe: Recipe) -> tuple[IntegerGrid, int]:
@@ -142,12 +146,12 @@ def _grouped(recipe: Recipe) -> tuple[IntegerGrid, int]:
     return recipe.grid, recipe.group_size
 
 
-def _floats(tensors: LayerTensors, stored: Dtypes) -> dict[str, torch.Tensor]:
-    return {name: tensors[name].to(stored[name]) for name in _float_names(tensors)}
+def _floats(tensors: LayerTensors, stored: Dtypes, inputs: Sequence[LayerInput]) -> dict[str, torch.Tensor]:
+    return {name: tensors[name].to(stored[name]) for name in _float_names(tensors, inputs)}
 
 
-def _float_names(tensors: LayerTensors) -> list[str]:
-    weights = {f"{linear}.weight" for linear in LINEARS}
+def _float_names(tensors: LayerTensors, inputs: Sequence[LayerInput]) -> list[str]:
+    weights = {f"{linear}.weight" for linear in linears_of(inputs)}
     return [name for name in tensors if name not in weights]
 
 

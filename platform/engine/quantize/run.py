@@ -6,7 +6,7 @@ inputs, the hidden states of the text, and one shard of the result. The checkpoi
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,23 +21,22 @@ from loraplex.quant.weights.rounding import check_group_size
 
 from ..model.config import ModelConfig, read_json
 from ..model.description.config_fields import DTYPES
-from ..model.description.spec import LayerSpec
+from ..model.description.spec import HeadSpec, LinearSpec
 from ..model.expected import layer_path
 from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
-from ..model.layer_inputs import GATE_UP, INPUTS, NORMS, QKV, place_of
+from ..model.layer_inputs import LayerInput, inputs_of, place_of
 from ..model.loader import Checkpoint
 from ..text.tokenizer import Tokenizer
 from .ends import End, embed_tokens
 from .float_layers import OnDemand, stored_floats, stored_layer, tensor_names
 from .forward import LayerForward, LayerTensors, layer_forward
-from .layer import LINEARS, Dtypes, QuantizedLayer, Statistics, quantize_layer, round_layer
+from .layer import Dtypes, QuantizedLayer, Statistics, quantize_layer, round_layer
+from .names import ignored_modules, module_name
 from .options import QuantizeOptions
 from .report import LayerError, QuantizationReport
 from .streams import Stream
 from .text import Sequences, calibration_sequences
 from .writer import CheckpointWriter, check_output, new_checkpoint
-
-EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
 Progress = Callable[[int, int], None]
 """Called with the layers done and their number."""
@@ -53,30 +52,23 @@ def open_unquantized(folder: Path) -> tuple[ModelConfig, Checkpoint]:
     config = ModelConfig.from_folder(folder)
     checkpoint = Checkpoint(folder, config.spec)
     checkpoint.verify(config)
-    _require_llama_shape(config)
+    _require_streams(config)
     if config.why_silent:
-        raise ValueError(f"{folder} cannot be quantized: {config.why_silent}. Set --quantization as it is served")
+        what = config.architecture + (", an encoder," if config.spec.head is None else "")
+        raise ValueError(
+            f"{what} in {folder} cannot be quantized: {config.why_silent}. Set --quantization as it is served"
+        )
     return config, checkpoint
 
 
-def _require_llama_shape(config: ModelConfig) -> None:
-    """The recipes know which norm or linear makes each input of Llama's layers."""
-    for layer in config.spec.layers:
-        if not _is_llama_shaped(layer):
-            raise ValueError(
-                f"{config.architecture} cannot be quantized to a checkpoint here; serve it with --quantization int8, "
-                "fp8 or int4, which quantizes its weights as they are loaded"
-            )
-
-
-def _is_llama_shaped(layer: LayerSpec) -> bool:
-    norms = layer.mixer_norm, layer.feed_forward_norm
-    return (
-        [place_of(group) for group in layer.linear_groups()] == list(INPUTS)
-        and [norm.path for norm in norms if norm is not None and not norm.adds_one] == [NORMS[QKV], NORMS[GATE_UP]]
-        and layer.mixer_output_norm is layer.feed_forward_output_norm is None
-        and not layer.norms_follow_sum
-    )
+def _require_streams(config: ModelConfig) -> None:
+    spec = config.spec
+    if spec.read_by_others() or spec.token_inputs is not None:
+        raise ValueError(
+            f"{config.architecture} of this config.json has layers that read keys and values of other layers, or "
+            "numbers of each token; these are not quantized to a checkpoint here: serve it with --quantization int8, "
+            "fp8 or int4, which quantizes its weights as they are loaded"
+        )
 
 
 def quantize_checkpoint(
@@ -97,16 +89,22 @@ def quantize_checkpoint(
     )
     with torch.no_grad(), new_checkpoint(place, needed) as writer:
         layers = _Layers(config, checkpoint, recipe, sequences, device)
-        writer.add({EMBEDDING: checkpoint.tensor(EMBEDDING)})  # looked at as the streams began
+        embedding = f"{config.spec.embedding.path}.weight"  # looked at as the streams began
+        writer.add({checkpoint.stored_name(embedding): checkpoint.tensor(embedding)})
         errors = layers.write(writer, progress)
-        facts = {"quantization_config": quantization_config(recipe)} | layers.facts
-        writer.add({name: stored_floats(checkpoint, name) for name in (NORM, HEAD) if name in checkpoint})
+        ignored = ignored_modules(config.spec, checkpoint)
+        facts = {"quantization_config": quantization_config(recipe, ignored)} | layers.facts
+        for name in _outside_layers(config, checkpoint):
+            if name != embedding:
+                writer.add({checkpoint.stored_name(name): stored_floats(checkpoint, name)})
+        for stored, tensor in checkpoint.others():
+            writer.add({stored: tensor})
         before, after = layers.perplexities()
         writer.finish(_raw_config(folder) | facts, folder)
     return QuantizationReport(
         scheme=recipe.scheme,
         output=str(output),
-        bytes_before=sum(checkpoint.tensor(name).nbytes for name in tensor_names(checkpoint)),
+        bytes_before=_bytes(checkpoint),
         bytes_after=writer.total_bytes,
         held_out_tokens=sequences.held_out[:, 1:].numel(),
         perplexity_before=before,
@@ -120,6 +118,23 @@ def quantized_bytes(folder: Path, options: QuantizeOptions) -> int:
     """Of the weights that quantize_checkpoint writes. ValueError as its."""
     config, checkpoint = open_unquantized(folder)
     return _expected_bytes(config, checkpoint, _recipe(options, config))
+
+
+def _outside_layers(config: ModelConfig, checkpoint: Checkpoint) -> list[str]:
+    """Names of the ends' tensors, the head's last."""
+    head = f"{_head(config).path}."
+    names = [name for name in tensor_names(checkpoint) if not name.startswith(f"{config.spec.layers_path}.")]
+    return sorted(names, key=lambda name: name.startswith(head))
+
+
+def _head(config: ModelConfig) -> HeadSpec:
+    assert config.spec.head is not None, "open_unquantized refuses models without one"
+    return config.spec.head
+
+
+def _bytes(checkpoint: Checkpoint) -> int:
+    served = sum(checkpoint.tensor(name).nbytes for name in tensor_names(checkpoint))
+    return served + sum(tensor.nbytes for _, tensor in checkpoint.others())
 
 
 class _Layers:
@@ -136,10 +151,13 @@ class _Layers:
         self._config, self._checkpoint, self._recipe, self._device = config, checkpoint, recipe, device
         self.facts: dict[str, str] = {}
         """That config.json of what is written must have, once it is."""
-        embed = partial(embed_tokens, config.spec, checkpoint, stored_floats(checkpoint, EMBEDDING))
+        embed = partial(embed_tokens, config.spec, checkpoint, self._embedding())
         self._calibration = Stream(sequences.calibration, embed) if recipe.reads_activations else None
         self._exact, self._quantized = (Stream(sequences.held_out, embed) for _ in range(2))
         self._length = sequences.held_out.shape[1]
+
+    def _embedding(self) -> torch.Tensor:
+        return stored_floats(self._checkpoint, f"{self._config.spec.embedding.path}.weight")
 
     def write(self, writer: CheckpointWriter, progress: Progress) -> list[LayerError]:
         """Quantize and write every layer. The scales of AWQ, where it folds them, go to a file of their own."""
@@ -159,7 +177,8 @@ class _Layers:
     def perplexities(self) -> tuple[float, float]:
         """Before and after, once all layers are written. ValueError where one is no finite number."""
         end = End.read(self._config.spec, self._checkpoint, self._device)
-        head = self._checkpoint.tensor(HEAD if HEAD in self._checkpoint else EMBEDDING)
+        own = f"{_head(self._config).path}.weight"
+        head = self._checkpoint.tensor(own) if own in self._checkpoint else self._embedding()
         before, after = (stream.perplexity(end, head, self._device) for stream in (self._exact, self._quantized))
         for what, perplexity in (("the checkpoint", before), (f"{self._recipe.scheme} of it", after)):
             if not math.isfinite(perplexity):
@@ -173,12 +192,13 @@ class _Layers:
         """One layer quantized; the streams are behind it afterwards."""
         tensors, stored = self._read(layer)
         forward = layer_forward(self._config.spec.layers[layer], self._length, self._device)
-        nearest = self._nearest_error(forward, tensors, stored)
+        inputs = inputs_of(self._config.spec, layer)
+        nearest = self._nearest_error(forward, tensors, stored, inputs)
         statistics = self._observed(forward, tensors)
         try:
-            quantized = quantize_layer(tensors, stored, statistics, self._recipe, self._config)
+            quantized = quantize_layer(tensors, stored, statistics, self._recipe, inputs)
         except ValueError as error:
-            raise ValueError(f"model.layers.{layer}.{error}") from None
+            raise ValueError(f"{layer_path(self._config.spec, layer)}{error}") from None
         read = quantized.tensors()
         chosen = self._exact.error(forward, tensors, read)
         self._exact.advance(forward, tensors)
@@ -199,11 +219,13 @@ class _Layers:
         self._calibration.observe(forward, tensors, lambda place, x: statistics[place].add(x))
         return statistics
 
-    def _nearest_error(self, forward: LayerForward, tensors: LayerTensors, stored: Dtypes) -> float | None:
+    def _nearest_error(
+        self, forward: LayerForward, tensors: LayerTensors, stored: Dtypes, inputs: Sequence[LayerInput]
+    ) -> float | None:
         """None where rounding to nearest is the recipe. Comes before the recipe, whose copies of the layer it needs."""
         if not self._recipe.reads_activations:
             return None
-        return self._exact.error(forward, tensors, round_layer(tensors, stored, self._recipe).tensors())
+        return self._exact.error(forward, tensors, round_layer(tensors, stored, self._recipe, inputs).tensors())
 
     def _read(self, layer: int) -> tuple[LayerTensors, Dtypes]:
         """The layer's tensors in float32, and what each is stored in, by name within the layer. On the CPU each is made
@@ -220,10 +242,11 @@ class _Layers:
         return floats, {name: tensor.dtype for name, tensor in stored.items()}
 
     def _exported(self, layer: int, quantized: QuantizedLayer) -> dict[str, torch.Tensor]:
-        prefix = layer_path(self._config.spec, layer)
-        tensors = {f"{prefix}{name}": tensor.cpu() for name, tensor in quantized.floats.items()}
+        """By the names of the checkpoint's own files."""
+        prefix, checkpoint = layer_path(self._config.spec, layer), self._checkpoint
+        tensors = {checkpoint.stored_name(f"{prefix}{name}"): value.cpu() for name, value in quantized.floats.items()}
         for linear, weight in quantized.weights.items():
-            tensors |= exported_tensors(f"{prefix}{linear}", weight, self._recipe)
+            tensors |= exported_tensors(module_name(checkpoint, f"{prefix}{linear}"), weight, self._recipe)
         return tensors
 
 
@@ -238,7 +261,7 @@ def _recipe(options: QuantizeOptions, config: ModelConfig) -> Recipe:
         activation_order=options.activation_order,
     )
     if recipe.group_size is not None:
-        widths = tuple(linear.inputs for linear in config.spec.layers[0].linears())
+        widths = tuple(dict.fromkeys(linear.inputs for layer in config.spec.layers for linear in layer.linears()))
         for inputs in widths:
             check_group_size(recipe.group_size, inputs, widths)
     return recipe
@@ -252,20 +275,20 @@ def _device(asked: str) -> torch.device:
 
 def _expected_bytes(config: ModelConfig, checkpoint: Checkpoint, recipe: Recipe) -> int:
     """Of the quantized checkpoint's weights."""
-    sizes = 0
-    layers = [layer_path(config.spec, layer) for layer in range(config.num_layers)]
-    linears = {f"{path}{linear}.weight" for path in layers for linear in LINEARS}
-    for name in tensor_names(checkpoint):
-        sizes += _linear_bytes(checkpoint.shape(name), recipe) if name in linears else checkpoint.tensor(name).nbytes
-    return sizes
+    linears = {
+        f"{layer_path(config.spec, number)}{linear.path}.weight": linear
+        for number, layer in enumerate(config.spec.layers)
+        for linear in layer.linears()
+    }
+    whole = sum(_linear_bytes(linear, recipe) - checkpoint.tensor(name).nbytes for name, linear in linears.items())
+    return whole + _bytes(checkpoint)
 
 
-def _linear_bytes(shape: tuple[int, ...], recipe: Recipe) -> int:
-    outputs, inputs = shape
+def _linear_bytes(linear: LinearSpec, recipe: Recipe) -> int:
     bits = 8 if recipe.grid is None else recipe.grid.bits
-    groups = outputs * (1 if recipe.group_size is None else inputs // recipe.group_size)
+    groups = linear.outputs * (1 if recipe.group_size is None else linear.inputs // recipe.group_size)
     zeros = 0 if recipe.grid is None or recipe.grid.symmetric else groups * bits // 8
-    return outputs * inputs * bits // 8 + groups * recipe.scale_dtype.itemsize + zeros
+    return linear.outputs * linear.inputs * bits // 8 + groups * recipe.scale_dtype.itemsize + zeros
 
 
 def _raw_config(folder: Path) -> dict[str, Any]:

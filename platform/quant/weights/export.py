@@ -4,6 +4,7 @@ Integers are `pack-quantized`, int8 too: without integer activations it is the o
 read. float8 is `float-quantized`. Source: the package compressed-tensors, 0.20.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -46,8 +47,8 @@ def packed(values: torch.Tensor, bits: int) -> torch.Tensor:
     return torch.cat(words)
 
 
-def quantization_config(recipe: Recipe) -> dict[str, Any]:
-    """What goes to config.json under this name: all linears but the head."""
+def quantization_config(recipe: Recipe, ignored: Sequence[str] = ()) -> dict[str, Any]:
+    """What goes to config.json under this name: all linears but the head and the `ignored` modules."""
     kind = "float-quantized" if recipe.grid is None else "pack-quantized"
     weights = {
         "num_bits": 8 if recipe.grid is None else recipe.grid.bits,
@@ -63,5 +64,5 @@ def quantization_config(recipe: Recipe) -> dict[str, Any]:
         "format": kind,
         "quantization_status": "compressed",
         "config_groups": {"group_0": group | {"format": kind}},
-        "ignore": ["lm_head"],
+        "ignore": ["lm_head", *ignored],
     }

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.model.layer_inputs import INPUTS
+from loraplex.engine.model.layer_inputs import inputs_of
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.quantize.ends import End, embed_tokens
 from loraplex.engine.quantize.forward import layer_forward
@@ -40,4 +40,5 @@ def test_layers_and_perplexity_are_those_of_transformers(tmp_path: Path, family:
     loss = torch.nn.functional.cross_entropy(expected.logits[:, :-1].flatten(0, 1), token_ids[:, 1:].flatten())
     found = stream.perplexity(end, checkpoint.tensor("lm_head.weight"), cpu)
     assert found == pytest.approx(loss.exp().item(), rel=1e-4)
-    assert seen == list(INPUTS) * 2
+    assert seen == [at.place for layer in range(2) for at in inputs_of(config.spec, layer)]
+    assert seen == ["self_attn.qkv", "self_attn.o_proj", "mlp.gate_up", "mlp.down_proj"] * 2
