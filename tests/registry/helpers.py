@@ -1,6 +1,7 @@
 """Short words for what most tests of the registry do."""
 
 import hashlib
+from collections.abc import Sequence
 
 from loraplex.registry.adapters.activation import Activation
 from loraplex.registry.adapters.adapters import AddedVersion
@@ -64,8 +65,8 @@ def put(store: ArtifactStore, data: bytes) -> Blob:
         return incoming.finish()
 
 
-def passing_report(digest: str, rank: int = 8) -> Report:
-    summary = Summary(digest, "LORA", rank, 16.0, ["q_proj"], 128, "demo")
+def passing_report(digest: str, rank: int = 8, modules: Sequence[str] = ("q_proj",)) -> Report:
+    summary = Summary(digest, "LORA", rank, 16.0, [*modules], 128, "demo")
     return Report([Finding("shapes", "pass", "All tensors have a module.")], summary)
 
 
@@ -78,13 +79,14 @@ def add(
     tenant: str = "default",
     certify: CoverageOf | None = None,
     activation: Activation | None = None,
+    modules: Sequence[str] = ("q_proj",),
 ) -> AddedVersion:
     """Upload both files of an adapter and register them; the digest is that of the weights."""
     return registry.adapters.add_version(
         name,
         put(registry.store, CONFIG),
         put(registry.store, weights),
-        passing_report(sha256(weights)),
+        passing_report(sha256(weights), modules=modules),
         base_fingerprint=base,
         actor="user:admin",
         tenant=tenant,

@@ -1,11 +1,14 @@
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
 
+from loraplex.lora.files.manifest import HeadLinear
+from loraplex.registry.base import ServedBase
 from loraplex.registry.database.tables import Adapter, AdapterVersion
 from loraplex.registry.errors import AdapterUnavailable, InvalidRoute, UnknownAdapter, VersionInUse
 from loraplex.registry.files.sweep import sweep
@@ -241,3 +244,14 @@ def highest_number(registry: Registry, name: str) -> int:
     with registry.database.read() as session:
         query = select(func.max(AdapterVersion.number)).join(Adapter).where(Adapter.name == name)
         return session.scalars(query).one() or 0
+
+
+@pytest.mark.parametrize(("module", "classifies"), [("classifier", True), ("score", False), ("q_proj", False)])
+def test_an_adapter_classifies_if_it_brings_the_head_of_its_base(
+    registry: Registry, module: str, classifies: bool
+) -> None:
+    head = HeadLinear("classifier", 8, has_bias=True)
+    signature = replace(BASE.signature, head_path="classifier", own_head=(head,))
+    add(registry, "own", b"one", modules=("q_proj", module))
+    resolved = replace(snapshot(registry), base=ServedBase("demo", signature)).resolve("own")
+    assert resolved is not None and resolved.classifies is classifies
