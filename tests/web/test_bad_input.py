@@ -128,7 +128,7 @@ ONLY_CHAT: list[tuple[dict[str, Any], str | None]] = [
     ({"messages": [{"role": "assistant", "content": "a", "reasoning_content": 5}]}, "messages[0].reasoning_content"),
     ({"messages": user(5)}, "messages[0].content"),
     ({"messages": user([IMAGE])}, "messages[0].content[0].type"),
-    ({"messages": user([{"type": "text"}])}, "messages[0].content[0].type"),
+    ({"messages": user([{"type": "text"}])}, "messages[0].content[0].text"),
     ({"messages": user([{"text": "no type"}])}, "messages[0].content[0].type"),
     ({"messages": user(["bare"])}, "messages[0].content[0]"),
     ({"messages": [{"role": "assistant", "content": "x", "function_call": {"n": 1}}]}, "messages[0].function_call.n"),

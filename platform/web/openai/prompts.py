@@ -25,6 +25,10 @@ OWN_VARIABLES = frozenset(
 )
 """What the server itself tells the chat template."""
 REASONING: Final = ("reasoning_content", "reasoning")
+ONLY_TEXT: Final = (
+    "{field}: only parts of type text are supported. Images and sound are not read, whatever the model's "
+    "checkpoint has for them. Leave the part out, or say in text what it shows."
+)
 ASKING: Final[list[dict[str, Any]]] = [{"role": "user", "content": "Hello"}]
 """Some templates tell of tools only where a user has the last word."""
 NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
@@ -216,13 +220,11 @@ def _text(message: ChatMessage, path: str) -> str:
     if message.content is None:
         raise invalid(f"{path}.content is missing; it must be a string or a list of text parts.", f"{path}.content")
     for number, part in enumerate(message.content):
-        if part.type not in ("text", "input_text") or part.text is None:
-            field = f"{path}.content[{number}]"
-            raise invalid(
-                f"{field}: only parts of type text are supported, and each needs a text.",
-                f"{field}.type",
-                "unsupported",
-            )
+        field = f"{path}.content[{number}]"
+        if part.type not in ("text", "input_text"):
+            raise invalid(ONLY_TEXT.format(field=field), f"{field}.type", "unsupported")
+        if part.text is None:
+            raise invalid(f"{field} is of type text and needs a text.", f"{field}.text")
     return "\n".join(part.text or "" for part in message.content)
 
 
