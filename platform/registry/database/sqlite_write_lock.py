@@ -18,12 +18,20 @@ class WriteLock:
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb")
 
     def __enter__(self) -> None:
+        """ValueError once it is closed."""
         self._threads.acquire()
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        except BaseException:
+            self._threads.release()
+            raise
 
     def __exit__(self, *_error: object) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._threads.release()
+        try:
+            if not self._file.closed:  # closing gave the turn back
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
 
     def close(self) -> None:
         self._file.close()
