@@ -1,5 +1,7 @@
-"""The gated delta net: what memory must move over the time that it takes, and the delta rule alone beside
-flash-linear-attention's, where that package is installed."""
+"""The gated delta net: its least bytes over its time. The delta rule alone is measured beside flash-linear-attention's.
+
+That package is optional.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -46,8 +48,7 @@ def share_of_copy(shape: StateShape, sequences: int, tokens: int, stage: Stage) 
 
 
 def beside_peer(shape: StateShape, sequences: int, tokens: int, stage: Stage) -> float:
-    """Of one launch, which norms queries and keys and makes the decay and beta itself. Theirs norms them too, and is
-    given the rest."""
+    """Of one launch. Ours norms queries and keys, and makes the decay and beta. Theirs only norms: it is given both."""
     rule, net = their_rule(tokens), open_net(stage, shape, sequences, tokens)
     mixed = stage.random(sequences * tokens, shape.channels)
     wanted = rule(**their_inputs(net, mixed, 0))[0]
@@ -89,7 +90,7 @@ def their_rule(tokens: int) -> Rule:
 
 
 def their_inputs(net: Net, mixed: torch.Tensor, layer: int) -> dict[str, Any]:
-    """Heads [sequences, tokens, heads, size], a query and a key for each value head, as transformers gives them; states
+    """Heads are [sequences, tokens, heads, size], with a query and a key for each value head. States are
     [sequences, H, E, D]."""
     shape, sequences = net.shape, len(net.slots)
     parts = torch.split(mixed, [shape.key_size, shape.key_size, shape.value_size], dim=1)

@@ -16,7 +16,7 @@ from tests.lora.signatures import llama_signature
 from .adapters import encode, read_manifest
 
 SIZE = 640
-WIDE = llama_signature("wide", 1, {"q_proj": (SIZE, SIZE)}, "acme/wide")
+WIDE = llama_signature("wide", 1, {"q_proj": (SIZE, SIZE)}, "acme/wide", vocab_size=16, hidden_size=SIZE)
 PREFIX = "base_model.model.model.layers.0.self_attn.q_proj."
 
 

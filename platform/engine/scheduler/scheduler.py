@@ -308,9 +308,11 @@ class Scheduler:
                 return NO_POOLER if heads else NO_HEAD
             if not heads and self.limits.head_is_logits and any(map(adapters.changes_logits, digests)):
                 return OTHER_LOGITS
-            numbers = len(request.message.prompt_token_ids) * self.limits.classifier.num_classes(next(iter(heads), {}))
-            if pooling.by_token and numbers > MOST_NUMBERS:
-                return MANY_NUMBERS.format(numbers=numbers, most=MOST_NUMBERS)
+            if pooling.by_token:
+                classes = self.limits.classifier.num_classes(next(iter(heads), {}))
+                numbers = len(request.message.prompt_token_ids) * classes
+                if numbers > MOST_NUMBERS:
+                    return MANY_NUMBERS.format(numbers=numbers, most=MOST_NUMBERS)
         vocab_size = min(adapters.vocab_size(digest) for digest in digests)
         if request.largest_token >= vocab_size:
             return UNKNOWN_TOKEN.format(token=request.largest_token, vocab_size=vocab_size)

@@ -212,7 +212,7 @@ def _read_lora(fields: Fields) -> LoraSettings:
 
 
 def _embedding_names(base: BaseSignature | None) -> frozenset[str]:
-    own = base.path_of(0, EMBEDDING) if base and EMBEDDING in base.modules else f"model.{EMBEDDING}"
+    own = f"model.{EMBEDDING}" if base is None else base.path_of(0, EMBEDDING)
     return frozenset(name for name in names_of(own) if not name.startswith("^"))
 
 

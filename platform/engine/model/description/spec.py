@@ -293,8 +293,15 @@ class ClassifierSpec:
 
 SCORE: Final = ClassifierSpec(linears=(LinearSpec("score", 0, 0),), owned="score")
 """Of models that generate text."""
-TOKEN_SCORE: Final = ClassifierSpec(linears=(LinearSpec("score", 0, 0, has_bias=True),), pooling="all", owned="score")
-"""The same of those that classify tokens."""
+
+
+def token_classifier(path: str, inputs: int = 0) -> ClassifierSpec:
+    """One linear with a bias, for each token."""
+    return ClassifierSpec(linears=(LinearSpec(path, inputs, 0, has_bias=True),), pooling="all", owned=path)
+
+
+TOKEN_SCORE: Final = token_classifier("score")
+"""The same as SCORE, of those that classify tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

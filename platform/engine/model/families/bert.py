@@ -14,6 +14,7 @@ from ..description.spec import (
     ModelSpec,
     NormSpec,
     RopeConfig,
+    token_classifier,
 )
 from .family import ENCODERS, Family
 
@@ -53,9 +54,7 @@ def _bert(raw: Raw, body: str) -> ModelSpec:
         norm=None,
         head=None,
         classifier=_bert_classifier(body, size),
-        token_classifier=ClassifierSpec(
-            linears=(LinearSpec("classifier", size, 0, True),), pooling="all", owned="classifier"
-        ),
+        token_classifier=token_classifier("classifier", size),
         length=positions - offset,
         layers_path=f"{body}.encoder.layer",
         left_out={"cls.": PREDICTS, "lm_head.": PREDICTS}

@@ -5,7 +5,6 @@ from typing import Final
 from ..description.config_fields import Raw, activation, flag, number, positive
 from ..description.spec import (
     AttentionSpec,
-    ClassifierSpec,
     EmbeddingSpec,
     FeedForwardSpec,
     HeadSpec,
@@ -13,6 +12,7 @@ from ..description.spec import (
     LinearSpec,
     ModelSpec,
     NormSpec,
+    token_classifier,
 )
 from .family import Family
 
@@ -29,9 +29,7 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
         layers=tuple(_layer(raw, size, eps, layer) for layer in range(positive(raw, "n_layer"))),
         norm=NormSpec("transformer.ln_f", size, eps, is_layer_norm=True),
         head=HeadSpec(is_tied=flag(raw, "tie_word_embeddings", True)),
-        token_classifier=ClassifierSpec(
-            linears=(LinearSpec("classifier", size, 0, has_bias=True),), pooling="all", owned="classifier"
-        ),
+        token_classifier=token_classifier("classifier", size),
         layers_path="transformer.h",
         derived=(".attn.bias", ".attn.masked_bias"),
     )
