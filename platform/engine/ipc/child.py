@@ -56,7 +56,8 @@ class EngineChild:
         try:
             await asyncio.wait((end, watch), return_when=asyncio.FIRST_COMPLETED)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._link.closed.wait(), DRAIN_SECONDS)
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    await self._link.closed.wait()
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
@@ -78,7 +79,8 @@ class EngineChild:
         if self._process is None or self._process.returncode is not None:
             return
         try:
-            await asyncio.wait_for(self._process.wait(), grace)
+            async with asyncio.timeout(grace):
+                await self._process.wait()
         except TimeoutError:
             self.kill("it did not stop in time")
 

@@ -99,7 +99,8 @@ class EventStream(Response):
         """Return when the client has gone; meanwhile send a ping into every long silence."""
         while True:
             try:
-                message = await asyncio.wait_for(receive(), self._ping_seconds)
+                async with asyncio.timeout(self._ping_seconds):
+                    message = await receive()
             except TimeoutError:
                 if time.monotonic() - self._last_sent >= self._ping_seconds * 0.9:
                     await self._write(send, self._ping)

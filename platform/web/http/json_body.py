@@ -32,7 +32,8 @@ async def read_json(request: Request, timeout: float, *, nulls: bool = False) ->
 async def read_bytes(request: Request, timeout: float) -> bytes:
     """The raw body; the body limit has bounded it. 408 when it takes longer than `timeout` seconds."""
     try:
-        return await asyncio.wait_for(request.body(), timeout)
+        async with asyncio.timeout(timeout):
+            return await request.body()
     except TimeoutError:
         raise ApiError(408, f"The body did not arrive within {timeout:g} seconds.", code="request_timeout") from None
     except ClientDisconnect:
