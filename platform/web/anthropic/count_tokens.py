@@ -6,6 +6,7 @@ from starlette.responses import JSONResponse, Response
 from ..endpoints.dependencies import CallerOf, InferenceOf
 from ..http.errors import ApiError
 from ..inference.resolve import find_served
+from ..inference.speaks import check_speaks
 from ..openai.prompts import chat_prompt
 from .as_chat import chat_of, explain_refusal
 from .conversation import conversation_of
@@ -25,6 +26,7 @@ async def count_tokens(request: Request, inference: InferenceOf, caller: CallerO
     chat, _ = chat_of(fields, conversation, sent)
     try:
         served = await find_served(inference, caller, chat.model, chat.adapter_scales(), chat.asker(caller.actor))
+        check_speaks(inference.engine)
         tokens = await chat_prompt(served.text_processor, chat, settings.max_prompt_chars)
     except ApiError as error:
         raise explain_refusal(error, conversation) from error

@@ -1,7 +1,7 @@
 """POST /v1/messages: a chat, asked and answered in Anthropic's blocks."""
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -56,6 +56,7 @@ async def read_message(
 class MessagesCall:
     """`chat`: the same request as a chat."""
 
+    wants_text: ClassVar[bool] = True
     chat: ChatCall
     conversation: MessagePlaces
     request_id: str

@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from ..http.errors import ApiError, invalid
 from ..http.json_body import convert
 from ..inference.generation import Answers, Delta, Generation
 from ..inference.resolve import Served
+from ..inference.speaks import EMBEDDINGS
 from ..inference.spec import GenerationSpec
 from ..openai.chat import ChatCall, check_chat
 from ..openai.completions import CompletionCall
 from ..openai.schemas import ChatRequest, CompletionRequest
+from ..openai.translated.refusals import in_terms_of
 from ..pooling.embeddings import EmbeddingCall
 from ..pooling.format import vectors_of
 from ..quotas.meters import Usage
@@ -43,6 +45,7 @@ class GrpcFormat:
 
 @dataclass(frozen=True, slots=True)
 class GenerateCall:
+    wants_text: ClassVar[bool] = True
     inner: ChatCall | CompletionCall
 
     @property
@@ -57,7 +60,7 @@ class GenerateCall:
         return spec, GrpcFormat()
 
     def explain_refusal(self, error: ApiError) -> ApiError:
-        return error
+        return in_terms_of(error, lambda text: text.replace(EMBEDDINGS, "Embed"))
 
     def ending(self, error: ApiError | None) -> bytes:
         return b""
@@ -72,6 +75,7 @@ class EmbedFormat(GrpcFormat):
 
 @dataclass(frozen=True, slots=True)
 class EmbedCall:
+    wants_text: ClassVar[bool] = False
     inner: EmbeddingCall
 
     @property

@@ -1,7 +1,7 @@
 """What an endpoint writes itself: how its requests become prompts and a spec (Call), and its answers (Format)."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from loraplex.registry.adapters.routes import Asker
 
@@ -51,7 +51,10 @@ Keep = Callable[[Format, Usage], Awaitable[None]]
 
 
 class Call(Protocol):
-    """One checked request to a generating endpoint: a value, which a shadow copy runs once more."""
+    """One checked request to a model: a value, which a shadow copy runs once more."""
+
+    wants_text: ClassVar[bool]
+    """Else it asks for vectors, which every model may be asked for."""
 
     @property
     def fields(self) -> RequestFields: ...

@@ -12,7 +12,7 @@ from loraplex.engine.text.tokenizer import second_text
 
 from ..access.caller import Caller
 from ..adapters.engine_door import require_ready
-from ..http.errors import ApiError, invalid, overloaded
+from ..http.errors import ApiError, overloaded
 from ..observability.metrics import RequestLabel
 from ..quotas.quotas import Admission, account_of, tokens_to_reserve
 from .generation import Explain, Generation, OnEnd
@@ -36,7 +36,6 @@ async def generate(
     if inference.stopping.is_set():
         raise overloaded("The server is stopping. Try again in a moment.")
     require_ready(inference.engine)
-    _check_speaks(inference, spec)
     check_spec(spec, inference.max_model_len)
     await ensure_known(inference.reconciler, spec.served)
     check_invocation(spec)
@@ -61,13 +60,6 @@ async def generate(
     ]
     admission.run(generations)
     return generations
-
-
-def _check_speaks(inference: Inference, spec: GenerationSpec) -> None:
-    info = inference.engine.info
-    if spec.pooling is None and info is not None and info.why_silent:
-        why = info.why_silent
-        raise invalid(f"{why[0].upper()}{why[1:]}. Use /v1/embeddings or /classify.", "model", "unsupported")
 
 
 def _reserve(inference: Inference, caller: Caller, spec: GenerationSpec, admission: Admission) -> None:

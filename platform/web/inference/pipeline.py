@@ -15,6 +15,7 @@ from .generation import Generation
 from .inference import Inference
 from .resolve import find_served
 from .shadow_copies import ShadowCopy, draw_copy
+from .speaks import check_speaks
 from .watch import version_header, watched
 
 
@@ -35,6 +36,8 @@ async def running(inference: Inference, caller: Caller, call: Call, request_id: 
     with _admitted(inference, caller) as admission, _refusals_explained(call):
         scales, asker = fields.adapter_scales(), fields.asker(caller.actor, request_id)
         served = await find_served(inference, caller, fields.model, scales, asker)
+        if call.wants_text:
+            check_speaks(inference.engine)
         with watched(inference.tallies, inference.callers, caller.tenant, served) as on_end:
             prompts = await call.render(served.text_processor, inference.settings)
             spec, answer_format = call.spec(served, prompts, inference.max_model_len)

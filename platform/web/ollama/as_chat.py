@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from ..http.errors import ApiError
+from ..inference.speaks import EMBEDDINGS
 from ..openai.response_format import JsonObjectFormat, JsonSchema, JsonSchemaFormat, ResponseFormat
 from ..openai.schemas import ChatMessage, ChatRequest, CompletionRequest
 from ..openai.tools.tools import OTHER_CHOICE, CalledFunction, ToolCall
@@ -61,7 +62,7 @@ def explain_refusal(error: ApiError, is_prompt: bool) -> ApiError:
     """A refusal of what the request became. `is_prompt`: it had one prompt instead of messages."""
 
     def said(text: str) -> str:
-        text = text.replace(OTHER_CHOICE, "Or leave tools out.")
+        text = text.replace(OTHER_CHOICE, "Or leave tools out.").replace(EMBEDDINGS, "/api/embed")
         if is_prompt:
             text = re.sub(r"\bmessages(\[\d+\](\.content)?)?(?![\w.\[])", "prompt", text)
         for ours, theirs in WORDS.items():

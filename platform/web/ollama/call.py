@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 import msgspec
 from fastapi import Request
@@ -41,6 +41,7 @@ Body = TypeVar("Body", OllamaChat, OllamaGenerate, OllamaEmbed, OllamaEmbedding)
 class OllamaCall:
     """`asked`: what the client sent; `inner`: the same as a chat or a completion."""
 
+    wants_text: ClassVar[bool] = True
     asked: Asked
     inner: ChatCall | CompletionCall
     as_message: bool

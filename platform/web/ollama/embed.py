@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -70,6 +70,7 @@ class EmbedFormat(PooledFormat):
 class EmbedCall:
     """`truncate`: of an input that is too long, the beginning is used."""
 
+    wants_text: ClassVar[bool] = False
     model: str | None
     truncate: bool
     inner: EmbeddingCall

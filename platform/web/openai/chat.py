@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -50,6 +51,7 @@ class ChatPlan:
 class ChatCall:
     """`sent`: members of the body; the serving profile has a say on the others."""
 
+    wants_text: ClassVar[bool] = True
     fields: ChatRequest
     sent: frozenset[str]
 

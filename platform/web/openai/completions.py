@@ -1,7 +1,7 @@
 """POST /v1/completions: from texts or token ids to prompts and a spec."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -43,6 +43,7 @@ async def create_completion(request: Request, inference: InferenceOf, caller: Ca
 class CompletionCall:
     """`sent`: members of the body; the serving profile has a say on the others."""
 
+    wants_text: ClassVar[bool] = True
     fields: CompletionRequest
     sent: frozenset[str]
 

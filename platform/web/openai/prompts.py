@@ -29,6 +29,9 @@ ONLY_TEXT: Final = (
     "{field}: only parts of type text are supported. Images and sound are not read, whatever the model's "
     "checkpoint has for them. Leave the part out, or say in text what it shows."
 )
+NO_TEMPLATE: Final = (
+    "This model has no chat template. Send the text as prompt instead, for an answer to /v1/completions."
+)
 ASKING: Final[list[dict[str, Any]]] = [{"role": "user", "content": "Hello"}]
 """Some templates tell of tools only where a user has the last word."""
 NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
@@ -45,7 +48,7 @@ async def chat_text(text_processor: TextProcessor, chat: ChatRequest, max_chars:
     tools = offered_tools(chat)
     template = (text_processor.tool_template if tools else None) or text_processor.template
     if template is None:
-        raise invalid("This model has no chat template; use /v1/completions.", "messages", "no_chat_template")
+        raise invalid(NO_TEMPLATE, "messages", "no_chat_template")
     _check_variables(chat.chat_template_kwargs)
     style = text_processor.tool_style
     call_id = str if style is None else style.call_id

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -43,6 +43,7 @@ async def classify(request: Request, inference: InferenceOf, caller: CallerWithR
 
 @dataclass(frozen=True, slots=True)
 class ClassifyCall:
+    wants_text: ClassVar[bool] = False
     fields: InputFields
     info: EngineInfo
     request_id: str

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -35,6 +35,7 @@ async def create_embeddings(request: Request, inference: InferenceOf, caller: Ca
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingCall:
+    wants_text: ClassVar[bool] = False
     fields: EmbeddingsRequest
     info: EngineInfo
     """ApiError for a model that makes no embeddings."""

@@ -6,7 +6,7 @@ cosine of the two.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -102,6 +102,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class ScoreCall:
+    wants_text: ClassVar[bool] = False
     fields: PooledFields
     firsts: list[str]
     seconds: list[str]

@@ -120,6 +120,16 @@ async def test_without_an_input_it_is_refused(client: Client) -> None:
         assert [part async for part in client.stub.Generate(sent, metadata=WITH_KEY)]
 
 
+async def test_a_model_without_texts_names_the_method_for_vectors(client: Client, engine: FakeEngine) -> None:
+    engine.why_silent = "this model makes embeddings"
+    await engine.start()
+    with pytest.raises(
+        grpc.aio.AioRpcError, match=r"This model makes embeddings\. Use Embed for vectors or"
+    ) as refused:
+        await client.generate()
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_quotas_are_those_of_http(client: Client, state: State) -> None:
     from loraplex.registry.access.quotas import Quota
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -45,6 +45,7 @@ class EchoFields:
 class EchoCall:
     """An endpoint that no API has."""
 
+    wants_text: ClassVar[bool] = True
     fields: EchoFields
     refusal: str = ""
     patience: float = 0.0

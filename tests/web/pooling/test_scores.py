@@ -192,7 +192,8 @@ async def test_a_model_that_classifies_does_not_chat(client: httpx.AsyncClient, 
         refused = await client.post(path, json={"model": "tiny", **fields})
         error = refused.json()["error"]
         assert (refused.status_code, error["param"]) == (400, "model")
-        assert error["message"] == "This model classifies. Use /v1/embeddings or /classify."
+        words = "Use /classify for classes or /v1/embeddings for vectors instead."
+        assert error["message"] == f"This model classifies. {words}"
 
 
 async def test_a_model_that_judges_by_tokens_gets_pairs_by_its_template(

@@ -1,6 +1,7 @@
 """POST /v1/responses: a chat, asked and answered in items."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -72,6 +73,7 @@ async def keep(answer_format: Format, usage: Usage) -> None:
 class ResponsesCall:
     """`chat`: the same request as a chat."""
 
+    wants_text: ClassVar[bool] = True
     asked: ResponsesRequest
     conversation: Conversation
     chat: ChatCall

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from ...endpoints.dependencies import CallerOf, InferenceOf, RegistryOf
 from ...http.errors import ApiError
 from ...inference.resolve import find_served
+from ...inference.speaks import check_speaks
 from ..prompts import chat_prompt
 from .call import read_response
 
@@ -22,6 +23,7 @@ async def count_input_tokens(
     chat = call.fields
     try:
         served = await find_served(inference, caller, chat.model, chat.adapter_scales(), chat.asker(caller.actor))
+        check_speaks(inference.engine)
         tokens = await chat_prompt(served.text_processor, chat, inference.settings.max_prompt_chars)
     except ApiError as error:
         raise call.explain_refusal(error) from error
