@@ -20,6 +20,9 @@ MODES: Final = {
 NAMES: Final = {"lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN, "cls": PoolingKind.CLS, "max": PoolingKind.MAX}
 """Of a config with one `pooling_mode`."""
 SUPPORTED: Final = ("Transformer", "Pooling", "Dense", "Normalize")
+TEXT: Final = {"method": "forward", "method_output_name": "last_hidden_state"}
+OF_TEXTS: Final = ("text", "common")
+OF_QUERIES: Final = ("query_length", "document_length", "query_expansion")
 DEFAULT: Final = "the mean of all hidden states, scaled to length 1: the model has no modules.json that says otherwise"
 
 
@@ -37,15 +40,12 @@ def read_modules(folder: Path, hidden_size: int) -> Modules:
     path = folder / MODULES_FILE
     if not path.is_file():
         return Modules(ModelPooling(kind=PoolingKind.MEAN, normalize=True, size=hidden_size, source=DEFAULT))
-    lowers = folder / SENTENCE_CONFIG
-    if lowers.is_file() and read_json(lowers).get("do_lower_case"):
-        raise ValueError(f"do_lower_case in {SENTENCE_CONFIG} is not supported: let the tokenizer's normalizer do it")
     kind, dense, normalize, prompt = None, list[DenseSpec](), False, default_prompt(folder)
     for module in list_modules(path):
         name, own = str(module.get("type")).rpartition(".")[2], folder / str(module.get("path", ""))
         match name:
             case "Transformer":
-                pass
+                _check_transformer(own / SENTENCE_CONFIG)
             case "Pooling":
                 kind = _kind(own / "config.json", prompt)
             case "Dense" if kind is not None and not normalize:
@@ -67,6 +67,30 @@ def read_modules(folder: Path, hidden_size: int) -> Modules:
     size = dense[-1].outputs if dense else hidden_size
     pooling = ModelPooling(kind=kind, normalize=normalize, size=size, source=source, prompt=prompt)
     return Modules(pooling, tuple(dense))
+
+
+def _check_transformer(path: Path) -> None:
+    """What the file says of how a text becomes hidden states: tokens of the text alone, and those of the last norm."""
+    said = read_json(path) if path.is_file() else {}
+    modalities = said.get("modality_config") or {"text": {}}
+    if said.get("do_lower_case"):
+        raise ValueError(f"do_lower_case in {SENTENCE_CONFIG} is not supported: let the tokenizer's normalizer do it")
+    if not isinstance(modalities, dict) or not all(isinstance(one, dict) for one in modalities.values()):
+        raise ValueError(f"modality_config in {SENTENCE_CONFIG} must hold an object for each modality")
+    if "message" in modalities:
+        raise ValueError(
+            f"modality_config in {SENTENCE_CONFIG} has 'message': each text would go through the chat template, which "
+            "is not supported. A model that was trained on texts without one has 'text' alone there"
+        )
+    if "text" not in modalities:
+        raise ValueError(f"modality_config in {SENTENCE_CONFIG} has no 'text', and texts alone are embedded")
+    for name, supported in TEXT.items():
+        if modalities["text"].get(name, supported) not in (supported, [supported]):
+            raise ValueError(f"{name} {modalities['text'][name]!r} of 'text' in {SENTENCE_CONFIG} is not {supported!r}")
+    changed = [name for name in OF_TEXTS if (said.get("processing_kwargs") or {}).get(name)]
+    changed = [f"{name} of processing_kwargs" for name in changed] + [name for name in OF_QUERIES if said.get(name)]
+    if changed:
+        raise ValueError(f"{changed[0]} in {SENTENCE_CONFIG} is not supported: it changes which tokens are embedded")
 
 
 def _check_sizes(hidden_size: int, dense: list[DenseSpec]) -> None:

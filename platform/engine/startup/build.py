@@ -69,6 +69,8 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         folder, files = Path(config.model), LoadedFiles.seen(config)
         model, base = ModelConfig.from_folder(folder), base_signature(folder)
         max_model_len = choose_max_model_len(config, model)
+        if model.task == "embed":
+            read_modules(folder, model.hidden_size)  # it is refused before it takes memory: it can do nothing else
         if not model.spec.keeps_keys:
             # A prompt is computed in one step.
             most = max(config.max_num_batched_tokens, max_model_len)
