@@ -40,12 +40,6 @@ class Rotary:
     def __post_init__(self) -> None:
         assert (self.cos is None) == (self.sin is None)
 
-    def is_plain(self, head_dim: int) -> bool:
-        """Whether rope turns the halves of whole heads, and queries and keys alone are normed, each head by itself."""
-        norms = [norm for norm in (self.query_norm, self.key_norm) if norm is not None]
-        others = self.interleaved or self.value_norm or self.query_scale is not None
-        return self.turned == head_dim and not others and all(len(norm) == head_dim for norm in norms)
-
     @property
     def turned(self) -> int:
         """R."""

@@ -1,4 +1,5 @@
-"""RMS norm: x / sqrt(mean(x^2) + eps) * weight, alone or after adding x to the residual stream. Sums in float32.
+"""RMS norm, x / sqrt(mean(x^2) + eps) * weight, and LayerNorm, (x - mean) / sqrt(variance + eps) * weight + bias; alone
+or after adding x to the residual stream. Sums in float32.
 
 Shapes: T tokens, C hidden size. float32 or bfloat16, all tensors alike.
 """
@@ -24,59 +25,57 @@ def rms_norm_reference(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tor
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x [T, C] contiguous, weight [C] -> [T, C]. Sizes that are no multiple of 16 go the reference's way."""
-    if x.shape[1] % LANES:
-        return rms_norm_reference(x, weight, eps)
-    output = torch.empty_like(x)
-    rows = _norm_rows if x.numel() < SERIAL_ELEMENTS else _norm_rows_parallel
-    rows(as_array(x), as_array(weight), np.float32(eps), as_array(output))
-    return output
+    return rms_norm_reference(x, weight, eps) if x.shape[1] % LANES else _normed(x, x, weight, weight[:0], eps, False)
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    """x [T, C] contiguous, weight and bias [C] -> [T, C]; C is a multiple of 16."""
+    return _normed(x, x, weight, bias, eps, False)
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """residual += x, in place and rounded to its dtype, then the norm of the residual [T, C]."""
     if x.shape[1] % LANES:
         return rms_norm_reference(residual.add_(x), weight, eps)
-    output = torch.empty_like(x)
-    rows = add_rows if x.numel() < SERIAL_ELEMENTS else add_rows_parallel
-    rows(as_array(x), as_array(residual), as_array(weight), np.float32(eps), as_array(output))
+    return _normed(x, residual, weight, weight[:0], eps, True)
+
+
+def _normed(
+    x: torch.Tensor, stream: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, is_added: bool
+) -> torch.Tensor:
+    output = torch.empty_like(stream)
+    arrays = (as_array(tensor) for tensor in (x, stream, weight, bias))
+    norm_rows(*arrays, np.float32(eps), is_added, as_array(output))
     return output
 
 
-@njit(cache=True, nogil=True)
-def _norm_rows(x: Array, weight: Array, eps: float, output: Array) -> None:
-    for token in range(x.shape[0]):
-        _norm(x, token, weight, eps, output)
-
-
 @njit(cache=True, nogil=True, parallel=True)
-def _norm_rows_parallel(x: Array, weight: Array, eps: float, output: Array) -> None:
-    for token in prange(x.shape[0]):
-        _norm(x, token, weight, eps, output)
+def norm_rows(x: Array, stream: Array, weight: Array, bias: Array, eps: float, is_added: bool, output: Array) -> None:
+    """The norm of stream [T, C], after x is added to it in place if `is_added`. A bias of no elements: the RMS norm."""
+    if stream.size < SERIAL_ELEMENTS:
+        for token in range(stream.shape[0]):
+            _row(x, stream, token, weight, bias, eps, is_added, output)
+    else:
+        for token in prange(stream.shape[0]):
+            _row(x, stream, token, weight, bias, eps, is_added, output)
 
 
 @njit(cache=True, nogil=True)
-def add_rows(x: Array, residual: Array, weight: Array, eps: float, output: Array) -> None:
-    for token in range(x.shape[0]):
-        _add(x, token, residual)
-        _norm(residual, token, weight, eps, output)
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def add_rows_parallel(x: Array, residual: Array, weight: Array, eps: float, output: Array) -> None:
-    for token in prange(x.shape[0]):
-        _add(x, token, residual)
-        _norm(residual, token, weight, eps, output)
-
-
-@njit(cache=True, nogil=True)
-def _add(x: Array, token: int, residual: Array) -> None:
-    for at in range(token * x.shape[1], (token + 1) * x.shape[1], LANES):
-        store(residual, at, add(load(residual, at), load(x, at)))
+def _row(
+    x: Array, stream: Array, token: int, weight: Array, bias: Array, eps: float, is_added: bool, output: Array
+) -> None:
+    if is_added:
+        for at in range(token * x.shape[1], (token + 1) * x.shape[1], LANES):
+            store(stream, at, add(load(stream, at), load(x, at)))
+    if bias.size:
+        _layer_norm(stream, token, weight, bias, eps, output)
+    else:
+        _rms_norm(stream, token, weight, eps, output)
 
 
 # As numpy divides: an exception would end the whole step.
 @njit(cache=True, nogil=True, error_model="numpy")
-def _norm(x: Array, token: int, weight: Array, eps: float, output: Array) -> None:
+def _rms_norm(x: Array, token: int, weight: Array, eps: float, output: Array) -> None:
     size = x.shape[1]
     first = token * size
     squares = splat(np.float32(0))
@@ -86,3 +85,20 @@ def _norm(x: Array, token: int, weight: Array, eps: float, output: Array) -> Non
     factor = splat(np.float32(1 / math.sqrt(total(squares) / np.float32(size) + eps)))
     for at in range(0, size, LANES):
         store(output, first + at, multiply(multiply(load(x, first + at), factor), load(weight, at)))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _layer_norm(x: Array, token: int, weight: Array, bias: Array, eps: float, output: Array) -> None:
+    size = x.shape[1]
+    first = token * size
+    sums = squares = splat(np.float32(0))
+    for at in range(first, first + size, LANES):
+        sums = add(sums, load(x, at))
+    shift = splat(-total(sums) / np.float32(size))
+    for at in range(first, first + size, LANES):
+        centred = add(load(x, at), shift)
+        squares = multiply_add(centred, centred, squares)
+    factor = splat(np.float32(1 / math.sqrt(total(squares) / np.float32(size) + eps)))
+    for at in range(0, size, LANES):
+        scaled = multiply(add(load(x, first + at), shift), factor)
+        store(output, first + at, multiply_add(scaled, load(weight, at), load(bias, at)))

@@ -88,11 +88,6 @@ class Head:
     scale: float = 1.0
     soft_cap: float | None = None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether logits are the product and nothing else."""
-        return self.projection is None and self.scale == 1.0 and self.soft_cap is None
-
     def project(self, x: torch.Tensor, rows: torch.Tensor, batch: Batch) -> torch.Tensor:
         """x [R, C] of the tokens `rows` [R] -> [R, E]."""
         if self.projection is None:

@@ -1,7 +1,6 @@
 """LoraLinear: the one place where a base weight and the adapters meet. y = W x + b + scaling * B A x."""
 
 from dataclasses import dataclass, field
-from typing import Final
 
 import torch
 
@@ -9,9 +8,6 @@ from loraplex.quant.linears.scheme import Float8Reader, Float8Rows, LinearMethod
 
 from ..batch import Batch
 from .operations.operations import Casts, Operations, cpu_operations
-
-GROUPS: Final = (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",))
-"""Linears of Llama's layers that read the same activation and are one matrix product."""
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from loraplex.lora.apply.batch import LoraBatch, PageTable
+from loraplex.lora.apply.norms import compile_norms
 from loraplex.lora.apply.vocabulary import compile_kernels
 
 from ..attention.backend import AttentionBackend
@@ -44,6 +45,7 @@ def warm_up(
     if decoder.head is None:
         return
     compile_kernels(table, decoder.embedding.dtype)
+    compile_norms(table)
     for params in (SamplingParams(temperature=0.0), EVERYTHING):
         sampler.sample(logits[:1], [SampleRow(params, 0, 0, [0], [], logprobs=params.logprobs)])
     cache.copy_blocks([(0, 0)])
@@ -52,7 +54,7 @@ def warm_up(
 def _parallel_tokens(decoder: Decoder) -> int:
     """Tokens from which on the norm and the activation use all threads: other code than for few tokens."""
     layer = decoder.layers[0]
-    hidden, intermediate = decoder.embedding.table.shape[1], layer.feed_forward.output.method.in_features
+    hidden, intermediate = layer.mixer.inputs.method.in_features, layer.feed_forward.output.method.in_features
     return max(norm.SERIAL_ELEMENTS // hidden, silu.SERIAL_ELEMENTS // intermediate) + 1
 
 

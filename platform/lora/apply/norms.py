@@ -1,12 +1,47 @@
-"""replace_norms: a norm computed again for the tokens whose adapters bring its weight."""
+"""replace_norms: a norm computed again for the tokens whose adapters bring its weight, and the formula in torch."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .batch import LoraBatch
+from ..kernels import norms
+from .apply import kernel_arrays
+from .batch import LoraBatch, PageTable
 
 
 def replace_norms(
+    normed: torch.Tensor,
+    residual: torch.Tensor,
+    tokens: torch.Tensor | None,
+    batch: LoraBatch,
+    layer: int,
+    kind: str,
+    eps: float,
+    is_layer_norm: bool = False,
+) -> torch.Tensor:
+    """On a CPU, normed and residual [N, C] float32, rows of the tokens `tokens` [N] (None: of all); changes normed in
+    place, and returns it.
+
+    An adapter with norms is never summed with others: it is in place 0.
+    """
+    everyone = np.arange(len(normed)) if tokens is None else tokens.numpy()
+    *_, floats, vectors, token_slot = kernel_arrays(batch)
+    table = batch.table
+    norms.replace_norms(
+        normed.numpy(), residual.numpy(), everyone, token_slot, table.ordinal(kind, layer), table.row(kind), floats,
+        vectors, np.float32(eps), is_layer_norm,
+    )  # fmt: skip
+    return normed
+
+
+def compile_norms(table: PageTable) -> None:
+    """Run once, on nothing, what adapters with norms of their own will run."""
+    rows, tokens, slots = np.empty((0, 1), np.float32), np.empty(0, np.int64), np.empty((0, 1), np.int32)
+    floats, vectors = table.floats.numpy(), table.vectors.numpy()
+    norms.replace_norms(rows, rows, tokens, slots, 0, 0, floats, vectors, np.float32(1), False)
+
+
+def replace_norms_reference(
     normed: torch.Tensor,
     residual: torch.Tensor,
     tokens: torch.Tensor,
@@ -16,10 +51,7 @@ def replace_norms(
     eps: float,
     is_layer_norm: bool = False,
 ) -> torch.Tensor:
-    """normed and residual [N, C], rows of the tokens `tokens` [N]; changes normed in place where it has to, returns it.
-
-    An adapter with norms is never summed with others: it is in place 0.
-    """
+    """replace_norms in plain torch, in any dtype."""
     if batch is None or kind not in batch.changed:
         return normed
     slots = batch.token_slot[tokens, 0]

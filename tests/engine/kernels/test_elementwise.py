@@ -1,11 +1,13 @@
-"""Norms, silu and the vector exponential against torch."""
+"""Norms, activations and the vector exponential against torch."""
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from numba import njit
 
-from loraplex.engine.kernels.norm import add_rms_norm, rms_norm, rms_norm_reference
+from loraplex.engine.kernels.activations import CODES, activate
+from loraplex.engine.kernels.norm import add_rms_norm, layer_norm, rms_norm, rms_norm_reference
 from loraplex.engine.kernels.silu import silu_multiply, silu_multiply_reference
 from loraplex.engine.kernels.vector import exp, load, store
 
@@ -35,6 +37,29 @@ def test_add_rms_norm_adds_in_place(shape: tuple[int, int], dtype: torch.dtype) 
     normed = add_rms_norm(x, residual, weight, 1e-6)
     assert torch.equal(residual, expected)
     assert_close(normed, rms_norm_reference(expected, weight, 1e-6))
+
+
+@every_dtype
+@every_shape
+def test_layer_norm(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    size = -(-shape[1] // 16) * 16
+    x, weight, bias = (torch.randn(*rows, size).to(dtype) for rows in ((shape[0],), (), ()))
+    x += 3
+    expected = F.layer_norm(x.double(), (size,), weight.double(), bias.double(), 1e-5).to(dtype)
+    assert_close(layer_norm(x, weight, bias, 1e-5), expected)
+
+
+@every_dtype
+@pytest.mark.parametrize("activation", CODES)
+@pytest.mark.parametrize("is_gated", [False, True], ids=["plain", "gated"])
+def test_activations(activation: str, is_gated: bool, dtype: torch.dtype) -> None:
+    exact = {"silu": F.silu, "relu": F.relu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+    for tokens in (1, 80):
+        x = (torch.randn(tokens, 512) * 4).to(dtype)
+        gate, up = x.double().chunk(2, dim=1) if is_gated else (x.double(), torch.ones(1))
+        found = activate(x, CODES[activation], is_gated)
+        assert_close(found, (exact[activation](gate) * up).to(dtype))
+        assert torch.equal(activate(x[:1], CODES[activation], is_gated), found[:1])
 
 
 @every_dtype

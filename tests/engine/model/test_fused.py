@@ -1,21 +1,53 @@
-"""One compiled call gives the bits of the decoder layer by layer: logits, keys and values."""
+"""One compiled call gives the bits of the decoder layer by layer: logits, hidden states, keys and values."""
 
-from collections.abc import Hashable
+import json
+from collections.abc import Callable, Hashable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from transformers import (
+    Gemma2Config,
+    Gemma3TextConfig,
+    Gemma4TextConfig,
+    Glm4Config,
+    GlmConfig,
+    GPT2Config,
+    GraniteConfig,
+    GraniteMoeHybridConfig,
+    LlamaConfig,
+    Ministral3Config,
+    MinistralConfig,
+    MistralConfig,
+    Olmo2Config,
+    Olmo3Config,
+    OPTConfig,
+    Phi3Config,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3_5TextConfig,
+    Qwen3Config,
+    SmolLM3Config,
+)
+from transformers.models.gemma4_unified import Gemma4UnifiedTextConfig
 
-from loraplex.engine.attention.backend import CacheShape
-from loraplex.engine.attention.cpu import CpuAttention
+from loraplex.engine.attention.backend import AttentionBackend, CacheShape, Rotary
+from loraplex.engine.attention.bidirectional import EncoderAttention
+from loraplex.engine.attention.cpu import CpuAttention, cpu_attention
 from loraplex.engine.batch import Batch
-from loraplex.engine.model.config import ModelConfig, linear_shapes
-from loraplex.engine.model.decoder import Decoder
+from loraplex.engine.model.config import ModelConfig, base_signature
+from loraplex.engine.model.decoder import Decoder, TokenInputs
 from loraplex.engine.model.decoder_loader import DecoderLoader
+from loraplex.engine.model.description.spec import Activation
+from loraplex.engine.model.families.find import architectures
+from loraplex.engine.model.fused import fuse
+from loraplex.engine.model.layers import Attention, TokenInput
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.startup.kv_cache_size import attention_layers
-from loraplex.lora.apply.batch import RANKS_PER_PAGE, LoraBatch, PageTable
+from loraplex.lora.apply.batch import RANKS_PER_PAGE, Extras, LoraBatch, PageTable
+from loraplex.lora.files.manifest import EMBEDDING
 from loraplex.quant.linears.coded import CodedLinear, coded_form
 from loraplex.quant.linears.scaled_input import ScaledInputLinear
 from loraplex.quant.linears.scheme import LinearMethod
@@ -23,17 +55,79 @@ from loraplex.quant.linears.stored_float import StoredFloatLinear
 from loraplex.quant.linears.torch_linear import TorchLinear
 from loraplex.quant.schemes.selector import SchemeSelector
 from loraplex.quant.weights.online import OnlineQuantization
-from tests.checkpoints import make_checkpoint
-from tests.lora.signatures import KINDS, LINEARS, row_shapes
+from tests.checkpoints import SMALL, make_checkpoint
+from tests.engine.model.families.parity import make_base
 
 SLOTS, PAGES = 3, 2
 NOT_QUANTIZED = OnlineQuantization()
-FITTING: list[tuple[str, torch.dtype, dict[str, Any]]] = [
-    ("llama", torch.float32, {"head_dim": 32}),
-    ("mistral", torch.float32, {"head_dim": 32, "sliding_window": 7}),
-    ("qwen2", torch.float16, {"num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 448}),
-    ("qwen3", torch.bfloat16, {"head_dim": 64, "num_attention_heads": 7, "num_key_value_heads": 1}),
+TINY = {"vocab_size": 320, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+GROUPED: dict[str, Any] = {"num_attention_heads": 7, "num_key_value_heads": 1}
+HEADS: dict[str, Any] = SMALL | {"head_dim": 32}
+LLAMA = LlamaConfig(**HEADS)
+OPT: dict[str, Any] = TINY | {
+    "hidden_size": 64, "ffn_dim": 96, "num_hidden_layers": 2, "num_attention_heads": 2, "word_embed_proj_dim": 64,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+LOCAL: dict[str, Any] = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]}
+ROPES = {
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+YARN: dict[str, Any] = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 8.0, "original_max_position_embeddings": 16}
+LONGROPE: dict[str, Any] = {
+    "rope_scaling": {"rope_type": "longrope", "short_factor": [1.0, 1.2] * 8, "long_factor": [1.0, 3.0] * 8},
+    "partial_rotary_factor": 0.5,
+    "original_max_position_embeddings": 30,
+}
+GRANITE = {
+    "embedding_multiplier": 0.6, "attention_multiplier": 0.11, "residual_multiplier": 0.9, "logits_scaling": 2.5,
+}  # fmt: skip
+GRANITE_4: dict[str, Any] = {
+    "num_local_experts": 0, "shared_intermediate_size": 96, "layer_types": ["attention"] * 2, "mamba_n_heads": 4,
+}  # fmt: skip
+FITTING: list[tuple[str, PretrainedConfig, torch.dtype]] = [
+    ("Llama", LLAMA, torch.float32),
+    ("SmolLM3", SmolLM3Config(**HEADS, no_rope_layer_interval=2), torch.float32),
+    ("Mistral", MistralConfig(**HEADS, sliding_window=7), torch.float32),
+    ("Ministral", MinistralConfig(**HEADS, **LOCAL), torch.float32),
+    ("Ministral3", Ministral3Config(**HEADS, rope_parameters=YARN | {"llama_4_scaling_beta": 0.4}), torch.float32),
+    ("Qwen2", Qwen2Config(**(SMALL | GROUPED | {"hidden_size": 448})), torch.float16),
+    ("Qwen3", Qwen3Config(**(SMALL | GROUPED | {"head_dim": 64})), torch.bfloat16),
+    ("Phi3", Phi3Config(**(SMALL | {"num_attention_heads": 2, "sliding_window": 9})), torch.float32),
+    ("Phi3", Phi3Config(**(SMALL | {"hidden_size": 128, "num_attention_heads": 2}), **LONGROPE), torch.float32),
+    ("Granite", GraniteConfig(**(SMALL | GRANITE | {"num_attention_heads": 2}), mlp_bias=True), torch.float32),
+    (
+        "GraniteMoeHybrid",
+        GraniteMoeHybridConfig(**(SMALL | GRANITE | GRANITE_4), position_embedding_type="nope"),
+        torch.bfloat16,
+    ),
+    ("Olmo2", Olmo2Config(**(SMALL | {"num_attention_heads": 2}), attention_bias=True), torch.float32),
+    (
+        "Olmo3",
+        Olmo3Config(**(SMALL | LOCAL | {"num_attention_heads": 2}), rope_scaling=YARN | {"attention_factor": 1.2}),
+        torch.float32,
+    ),
+    ("Glm", GlmConfig(**HEADS), torch.float32),
+    ("Glm4", Glm4Config(**HEADS, attention_bias=True), torch.bfloat16),
+    ("Gemma2", Gemma2Config(**HEADS, **LOCAL, attn_logit_softcapping=5.0, final_logit_softcapping=3.0), torch.float32),
+    ("Gemma3", Gemma3TextConfig(**HEADS, **LOCAL, rope_parameters=ROPES), torch.float32),
+    ("OPT", OPTConfig(**OPT), torch.float32),
+    ("OPT", OPTConfig(**OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 32}), torch.float32),
+    ("GPT2", GPT2Config(**TINY, n_embd=64, n_layer=2, n_head=2, n_positions=64), torch.float32),
 ]
+"""A row or more for each name of a family that the compiled step takes."""
+SIZES: dict[str, Any] = HEADS | LOCAL
+LEFT: dict[str, PretrainedConfig] = {
+    "Gemma4": Gemma4TextConfig(**SIZES, global_head_dim=64, num_kv_shared_layers=0),
+    "Gemma4Unified": Gemma4UnifiedTextConfig(**SIZES, global_head_dim=32, attention_k_eq_v=True),
+    "Qwen3_5": Qwen3_5TextConfig(
+        **SMALL, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=2
+    ),
+}
+"""Families that keep to their layers: heads of two sizes and inputs of each layer, values that are keys, recurrence."""
+ENCODERS = {"Bert", "Roberta", "XLMRoberta", "Camembert", "ModernBert"}
+"""They have no cache that the step could be compiled over."""
+Prepare = Callable[[Decoder], None]
 
 
 def load(
@@ -42,7 +136,7 @@ def load(
     scheme: Any = StoredFloatLinear,
     cache: torch.dtype | None = None,
     online: OnlineQuantization = NOT_QUANTIZED,
-) -> tuple[Decoder, CpuAttention]:
+) -> tuple[Decoder, AttentionBackend]:
     config = ModelConfig.from_folder(folder)
 
     def create(inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
@@ -53,34 +147,40 @@ def load(
         return CodedLinear(inputs, outputs)
 
     choice = SchemeSelector(create, torch.float32, "for a test", create_coded=create_coded, form=coded_form)
-    decoder = DecoderLoader(config, Checkpoint(folder), choice, stored, online).load(128)
+    decoder = DecoderLoader(config, Checkpoint(folder), choice, stored, online).load(64)
     layers = attention_layers(config)
     shape = CacheShape(layers=layers, num_blocks=16, block_size=16, cache_dtype=cache or stored)
-    return decoder, CpuAttention(shape)
+    return decoder, cpu_attention(shape)
 
 
 def page_table(folder: Path, dtype: torch.dtype) -> PageTable:
-    """Random adapters of ranks 16, 8 and 3 in slots 0, 1 and 2, the first and the last with vectors on some linears."""
-    config = ModelConfig.from_folder(folder)
-    shapes, layers = linear_shapes(config.spec.layers[0]), config.num_layers
-    sizes = {kind: layers * RANKS_PER_PAGE * sum(shapes[kind]) for kind in LINEARS}
-    offset, used = torch.zeros(SLOTS, len(KINDS), PAGES, dtype=torch.int64), 0
+    """Random adapters of ranks 16, 8 and 3 in slots 0, 1 and 2: the first and the last with vectors on some linears and
+    norms of their own, the second with embeddings of its own."""
+    base = base_signature(folder)
+    shapes, modules, layers = base.shapes(), base.modules, base.num_layers
+    linears = [kind for kind in base.linears if modules[kind].layers is not None]
+    norms = [kind for kind, module in modules.items() if module.role == "norm"]
+    offset, used = torch.zeros(SLOTS, len(shapes), PAGES, dtype=torch.int64), 0
+    rank = torch.zeros(SLOTS, len(shapes), layers, dtype=torch.int32)
+    rows = {kind: row for row, kind in enumerate(shapes)}
     for slot in range(SLOTS):
-        for index, kind in enumerate(LINEARS):
+        for kind in linears:
+            rank[slot, rows[kind]] = (16, 8, 0 if linears.index(kind) % 2 == 0 else 3)[slot]
             for page in range(PAGES):
-                offset[slot, index, page], used = used, used + sizes[kind]
-    rank = torch.tensor([16, 8, 3], dtype=torch.int32)[:, None, None].repeat(1, len(KINDS), layers)
-    rank[2, ::2] = 0
-    vector_pages = [(slot, index) for slot in (0, 2) for index in range(1, len(LINEARS), 2)]
-    widths = [layers * 2 * shapes[LINEARS[index]][1] for _, index in vector_pages]
+                offset[slot, rows[kind], page] = used
+                used += layers * RANKS_PER_PAGE * sum(shapes[kind])
+    pages = [(slot, kind) for slot in (0, 2) for kind in linears[1::2]]
+    pages += [*((0, kind) for kind in norms), *((2, kind) for kind in norms[::2]), (1, EMBEDDING)]
+    widths = [modules[kind].count * 2 * shapes[kind][1] for _, kind in pages]
     ranks, vectors = (torch.randn(used) * 0.1).to(dtype), torch.rand(sum(widths))
-    arena = torch.cat([ranks, vectors.view(dtype)])
-    table = PageTable(arena, offset, rank, torch.rand(SLOTS, len(KINDS), layers), row_shapes(shapes))
-    starts = [
-        (len(arena) - len(vectors.view(dtype))) * arena.itemsize // 4 + sum(widths[:i]) for i in range(len(widths))
-    ]
-    for (slot, index), start in zip(vector_pages, starts, strict=True):
-        table.vectors[slot, index] = start
+    table = PageTable(
+        torch.cat([ranks, vectors.view(dtype)]), offset, rank, torch.rand(SLOTS, len(shapes), layers), shapes
+    )
+    first = len(ranks) * ranks.itemsize // 4
+    for (slot, kind), width in zip(pages, widths, strict=True):
+        table.vectors[slot, rows[kind]], first = first, first + width
+    for slot, kinds in enumerate((norms, [EMBEDDING], norms[::2])):
+        table.extras[slot] = Extras(frozenset(kinds), {}, base.vocab_size, has_vectors=slot != 1)
     return table
 
 
@@ -103,26 +203,92 @@ def batch(counts: list[int], lengths: list[int], table: PageTable | None, slots:
     )
 
 
-@pytest.mark.parametrize(("family", "stored", "overrides"), FITTING)
-def test_same_bits(tmp_path: Path, family: str, stored: torch.dtype, overrides: dict[str, Any]) -> None:
-    compare_steps(tmp_path, family, stored, overrides, stored)
+@pytest.mark.parametrize(("name", "config", "stored"), FITTING, ids=[name for name, _, _ in FITTING])
+def test_same_bits(tmp_path: Path, name: str, config: PretrainedConfig, stored: torch.dtype) -> None:
+    compare_steps(tmp_path, config, stored, stored)
+    assert architectures()[ModelConfig.from_folder(tmp_path).architecture].name == name
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_families_that_keep_to_their_layers(tmp_path: Path, name: str) -> None:
+    decoder, cache = load(make_base(tmp_path, LEFT[name]), torch.float32)
+    decoder.fuse(cache)
+    assert decoder.fused is None
+    assert architectures()[ModelConfig.from_folder(tmp_path).architecture].name == name
+
+
+def test_every_family_is_said_to_fit_or_not() -> None:
+    assert {found.name for found in architectures().values()} == {name for name, _, _ in FITTING} | set(LEFT) | ENCODERS
 
 
 def test_same_bits_with_everything_quantized(tmp_path: Path) -> None:
     """Linears of 4 bits, some with scaled inputs, a head of 8 bits, keys and values of 8 bits."""
-    compare_steps(tmp_path, *FITTING[0], torch.float8_e4m3fn, OnlineQuantization("int4", "int8"))
+    online = OnlineQuantization("int4", "int8")
+    compare_steps(tmp_path, LLAMA, torch.float32, torch.float8_e4m3fn, online, scale_inputs)
+
+
+def test_same_bits_of_what_a_description_can_say(tmp_path: Path) -> None:
+    """Layers that differ, and all that a layer, an embedding and a head may have."""
+    compare_steps(tmp_path, Qwen3Config(**(SMALL | {"head_dim": 32})), torch.float32, torch.float32, prepare=vary)
+
+
+def test_same_bits_without_a_head(tmp_path: Path) -> None:
+    """As of a decoder that makes embeddings."""
+    config = Gemma3TextConfig(**HEADS, **LOCAL, rope_parameters=ROPES)
+    compare_steps(tmp_path, config, torch.float32, torch.float32, prepare=leave_out_head)
+
+
+def test_a_decoder_that_looks_ahead_keeps_to_its_layers(tmp_path: Path) -> None:
+    """EmbeddingGemma, which has no cache."""
+    folder = make_base(tmp_path, Gemma3TextConfig(**HEADS, **LOCAL, use_bidirectional_attention=True))
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(said | {"architectures": ["Gemma3TextModel"]}))
+    decoder, _ = load(folder, torch.float32)
+    layers = attention_layers(ModelConfig.from_folder(folder))
+    assert len(layers) == 2 and fuse(decoder, EncoderAttention(layers)) is None
+
+
+def leave_out_head(decoder: Decoder) -> None:
+    decoder.head = None
+
+
+def scale_inputs(decoder: Decoder) -> None:
+    for layer in decoder.layers:
+        output = layer.mixer.linears()[1]
+        output.method = ScaledInputLinear(output.method, torch.linspace(0.5, 2, output.method.in_features))
+
+
+def vary(decoder: Decoder) -> None:
+    (first, second), head = decoder.layers, decoder.head
+    assert head is not None
+    decoder.embedding.scale, head.scale, head.soft_cap = 8.5, 0.3, 5.0
+    for layer, activation, eps in ((first, "gelu_tanh", 1e-3), (second, "relu", 1e-2)):
+        assert isinstance(layer.mixer, Attention) and layer.mixer_norm and layer.feed_forward_norm
+        layer.feed_forward.activation = cast("Activation", activation)
+        layer.mixer_output_norm = replace(layer.mixer_norm, weight=torch.linspace(0.5, 2, 64), eps=eps)
+        layer.feed_forward_output_norm = replace(layer.feed_forward_norm, bias=torch.linspace(-1, 1, 64))
+        layer.residual_scale = eps * 100
+    first.norms_follow_sum = True
+    assert isinstance(first.mixer, Attention) and isinstance(second.mixer, Attention)
+    rotary = second.mixer.rotary
+    assert rotary.cos is not None and rotary.sin is not None
+    partly = (table[:, :8].contiguous() for table in (rotary.cos, rotary.sin))
+    first.mixer.rotary = replace(rotary, cos=None, sin=None, eps=1e-3, value_norm=True)
+    second.mixer.rotary = Rotary(
+        *partly, rotary.query_norm, rotary.key_norm, 1e-2, interleaved=True, query_scale=torch.linspace(0.5, 2, 64)
+    )
 
 
 def compare_steps(
     tmp_path: Path,
-    family: str,
+    config: PretrainedConfig,
     stored: torch.dtype,
-    overrides: dict[str, Any],
     cache_dtype: torch.dtype,
     online: OnlineQuantization = NOT_QUANTIZED,
+    prepare: Prepare = lambda decoder: None,
 ) -> None:
     torch.manual_seed(0)
-    folder = make_checkpoint(tmp_path, family, **overrides)
+    folder = make_base(tmp_path, config)
     table = page_table(folder, stored)
     steps = [
         batch([40, 30, 2], [40, 30, 2], table, [0, 2, -1]),
@@ -134,17 +300,23 @@ def compare_steps(
     outputs = []
     for fused in (False, True):
         decoder, cache = load(folder, stored, cache=cache_dtype, online=online)
-        for layer in decoder.layers if online != NOT_QUANTIZED else []:
-            output = layer.mixer.linears()[1]
-            output.method = ScaledInputLinear(output.method, torch.linspace(0.5, 2, output.method.in_features))
+        assert isinstance(cache, CpuAttention)
+        prepare(decoder)
         if fused:
             decoder.fuse(cache)
             assert decoder.fused is not None
         with torch.inference_mode():
-            logits = [decoder.forward(step, cache) for step in steps]
-        outputs.append((torch.cat(logits), cache.arguments(steps[-1]).key.copy(), cache.arguments(steps[-1]).value))
+            found = [run(decoder, step, cache) for step in steps]
+        written = cache.arguments(steps[-1])
+        outputs.append((*(torch.cat(parts) for parts in zip(*found, strict=True)), written.key.copy(), written.value))
     for apart, together in zip(*outputs, strict=True):
         assert (apart == together).all()
+
+
+def run(decoder: Decoder, step: Batch, cache: CpuAttention) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits, and the hidden states of all tokens."""
+    logits, ends = decoder.forward_with_ends(step, cache)
+    return logits, decoder.hidden(*ends, torch.arange(len(step.token_ids)), step)
 
 
 def test_what_does_not_fit_keeps_to_its_layers(tmp_path: Path) -> None:
@@ -154,3 +326,32 @@ def test_what_does_not_fit_keeps_to_its_layers(tmp_path: Path) -> None:
         decoder, cache = load(folder, torch.float32, scheme)
         decoder.fuse(cache)
         assert decoder.fused is None
+
+
+def test_what_the_kernels_lack_keeps_a_decoder_to_its_layers(tmp_path: Path) -> None:
+    decoder, cache = load(make_checkpoint(tmp_path, "qwen3", head_dim=32), torch.float32)
+    layer, norm = decoder.layers[0], decoder.norm
+    attention = layer.mixer
+    assert isinstance(attention, Attention) and norm is not None
+    projection = attention.output
+    lacking = [
+        (attention, {"gated_heads": 4}),
+        (attention, {"keys_that_are_values": 64}),
+        (attention, {"sinks": torch.zeros(4)}),
+        (attention, {"rotary": replace(attention.rotary, query_norm=None)}),
+        (attention, {"output": replace(projection, kinds=("dense",))}),
+        (layer, {"scale": torch.ones(1)}),
+        (layer, {"token_input": TokenInput(projection, projection, norm, decoder.operations, "relu")}),
+        (layer, {"mixer_norm": None}),
+        (layer.feed_forward, {"activation": "gelu"}),
+        (decoder.embedding, {"dtype": torch.bfloat16}),
+        (decoder, {"token_inputs": TokenInputs(norm.weight, 1.0, projection, 1.0, norm.weight, 1e-6, 1.0)}),
+    ]
+    for part, change in lacking:
+        assert fuse(decoder, cache) is not None
+        before = {name: getattr(part, name) for name in change}
+        for name, value in change.items():
+            setattr(part, name, value)
+        assert fuse(decoder, cache) is None, change
+        for name, value in before.items():
+            setattr(part, name, value)

@@ -8,7 +8,7 @@ import torch
 from loraplex.lora.apply import vocabulary
 from loraplex.lora.apply.apply import lora_reference
 from loraplex.lora.apply.batch import RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, LoraBatch, PageTable, RowPages
-from loraplex.lora.apply.norms import replace_norms
+from loraplex.lora.apply.norms import replace_norms_reference
 from loraplex.lora.apply.rounds import adapt_embeddings, adapt_own_logits, add_rounds
 from loraplex.lora.apply.step_buffers import StepBuffers
 from loraplex.lora.apply.vocabulary import adapt_logits, embed
@@ -50,7 +50,7 @@ def test_norms(size: int, dtype: torch.dtype) -> None:
     normed, residual = torch.randn(4, size).to(dtype), torch.randn(4, size).to(dtype)
     for tokens in (None, torch.tensor([4, 1, 2, 3])):
         rows = torch.arange(4) if tokens is None else tokens
-        expected = replace_norms(normed.clone(), residual, rows, batch, 1, kind, 1e-5)
+        expected = replace_norms_reference(normed.clone(), residual, rows, batch, 1, kind, 1e-5)
         found = normed.clone()
         norm_with_own(found, residual, tokens, slots, table.floats, table.vectors, 1, KINDS.index(kind), 1e-5)
         torch.testing.assert_close(found, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
