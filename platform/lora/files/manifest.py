@@ -97,6 +97,9 @@ class BaseSignature:
     name_prefixes: tuple[str, ...] = ("",)
     """What adapters' names may have instead of `prefix`: a model trained without its head has none."""
 
+    fixed: dict[str, str] = field(default_factory=dict)
+    """Modules that no adapter changes here -> what they are, for people. Paths in the whole model."""
+
     head_path: str = SCORE
     """The module that an adapter which classifies brings."""
     classifies_tokens: bool = False

@@ -119,6 +119,9 @@ def find_module(name: str, base: BaseSignature) -> tuple[ModuleLocation, str] | 
     """The module that the tensor is of, and what it is called there; or in words why there is none."""
     if not name.startswith(_ROOT):
         return _foreign(name)
+    of_fixed = _of_fixed(name.removeprefix(_ROOT), base)
+    if of_fixed is not None:
+        return of_fixed
     inner = name.removeprefix(_ROOT)
     found = [
         _find_behind(inner.removeprefix(prefix), name, base)
@@ -136,6 +139,27 @@ def saved_twice(name: str) -> str | None:
     """What the tensor that this one is a copy of is called; None for one that is no such copy."""
     stem, found, _ = name.replace(".default", "", 1).partition(".modules_to_save.weight")
     return f"{stem}.weight" if found else None
+
+
+def _of_fixed(inner: str, base: BaseSignature) -> str | None:
+    """In words, of a tensor of a module that no adapter changes here."""
+    for path, what in base.fixed.items():
+        behind = path.removeprefix(base.prefix)
+        starts = [f"{start}." for start in (path, behind, *(prefix + behind for prefix in base.name_prefixes))]
+        start = next((start for start in starts if inner.startswith(start)), None)
+        if start is not None:
+            advice = _without(behind, inner.removeprefix(start))
+            return f"this is {what}, which adapters do not change here; {advice}"
+    return None
+
+
+def _without(path: str, rest: str) -> str:
+    """How an adapter is trained without it. `rest`: of the tensor's name."""
+    if "lora_" not in rest and "ia3_" not in rest:
+        return f"leave {path} out of modules_to_save, and do not train with bias='all'"
+    if rest.startswith(("lora_", "ia3_")):
+        return f"train with exclude_modules=[{path!r}]"
+    return f"train without {path}, by target_modules or exclude_modules"
 
 
 def _find_behind(rest: str, name: str, base: BaseSignature) -> tuple[ModuleLocation, str] | str:

@@ -67,6 +67,22 @@ def module_table(spec: ModelSpec) -> ModuleTable:
     return ModuleTable(modules | ends, kinds)
 
 
+def fixed_modules(spec: ModelSpec) -> dict[str, str]:
+    """Paths in the whole model of what it has once and no adapter changes, with what each is, for people."""
+    own, given, classifier = spec.embedding, spec.token_inputs, spec.classifier
+    heads = [linear.path for linear in classifier.linears if not classifier.owns(f"{linear.path}.")]
+    norms = [norm.path for norm in (own.norm, None if given is None else given.norm) if norm is not None]
+    tables = [table for table in (own.positions, own.segments) if table is not None]
+    return {
+        **{start.removesuffix("."): what for start, what in spec.left_out.items()},
+        **dict.fromkeys(heads, "a linear between the vector of a text and the head for classes"),
+        **({} if classifier.norm is None else {classifier.norm.path: "the norm before the head for classes"}),
+        **dict.fromkeys(tables, "a table of positions or segments"),
+        **dict.fromkeys(norms, "a norm of the embedding"),
+        **({} if given is None else {given.rows.path: "the embedding of each token for each layer"}),
+    }
+
+
 def _modules(layer: LayerSpec) -> Iterator[_Seen]:
     feed_forward = layer.feed_forward
     for group in layer.linear_groups():
