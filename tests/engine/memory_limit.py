@@ -43,8 +43,9 @@ def is_enough(memory: int, run: Callable[[], object]) -> bool:
 
 
 def layer_bytes(base: str) -> int:
-    """Of a layer's linears in two bytes each."""
-    return sum(2 * linear.inputs * linear.outputs for linear in ModelConfig.from_folder(base).spec.layers[0].linears())
+    """Of a layer's linears, those of its experts too, in two bytes each."""
+    layer = ModelConfig.from_folder(base).spec.layers[0]
+    return sum(2 * linear.inputs * linear.outputs for linear in (*layer.linears(), *layer.expert_linears()))
 
 
 def _writable() -> int:

@@ -16,7 +16,7 @@ from ..model.description.spec import AttentionSpec, LinearSpec, NormSpec
 from ..model.loader import Checkpoint
 from ..quantize.ends import End, Linear, embed_tokens, token_inputs
 from ..quantize.float_layers import stored_layer
-from ..quantize.forward import Beside, KeysAndValues, LayerTensors, layer_forward, plain_linear
+from ..quantize.plain.forward import Beside, KeysAndValues, LayerTensors, layer_forward, plain_linear
 from .merged import MergedAdapter
 from .prompts import MOST_TOKENS, Prompt
 

@@ -18,6 +18,7 @@ from ..attention.backend import Rotary
 from ..delta_net.backend import DeltaWeights
 from .config import ModelConfig
 from .decoder import Decoder, Embedding, Head, TokenInputs
+from .description.feed_forward import ExpertsSpec
 from .description.modules import module_table
 from .description.spec import (
     AttentionSpec,
@@ -32,7 +33,9 @@ from .description.spec import (
     TokenInputsSpec,
 )
 from .expected import layer_linear, layer_path
-from .layers import Attention, DecoderLayer, DeltaNet, FeedForward, Mixer, Norm, TokenInput
+from .experts.layer import Experts
+from .experts.linears import ExpertLinears
+from .layers import Attention, DecoderLayer, DeltaNet, FeedForward, Mixer, Norm, TokenInput, TokenWise
 from .linear import LoraLinear
 from .loader import Checkpoint
 from .operations.operations import Operations, cpu_operations
@@ -91,7 +94,7 @@ class DecoderLoader:
     def load_layer(self, layer: int, max_model_len: int) -> DecoderLayer:
         spec = self.config.spec.layers[layer]
         mixer = self._mixer(layer, spec.mixer, max_model_len)
-        feed_forward = self._feed_forward(layer, spec.feed_forward)
+        feed_forward = self._token_wise(layer, spec.feed_forward)
         return DecoderLayer(
             index=layer,
             mixer=mixer,
@@ -154,6 +157,48 @@ class DecoderLoader:
 
     def _sinks(self, layer: int, path: str) -> torch.Tensor:
         return self._tensor(layer_path(self.config.spec, layer) + path).float().to(self.device)
+
+    def _token_wise(self, layer: int, spec: FeedForwardSpec | ExpertsSpec) -> TokenWise:
+        return self._experts(layer, spec) if isinstance(spec, ExpertsSpec) else self._feed_forward(layer, spec)
+
+    def _experts(self, layer: int, spec: ExpertsSpec) -> Experts:
+        """Expert by expert, so that few weights are there twice."""
+        routing, inputs, outputs = spec.routing, [], []
+        for expert in spec.experts():
+            inputs.append(self._expert_linear(layer, expert.inputs))
+            outputs.append(self._expert_linear(layer, (expert.output,)))
+        correction = torch.empty(0)
+        if routing.correction is not None:
+            correction = self._exact(layer_path(self.config.spec, layer) + routing.correction)
+        return Experts(
+            router=self._exact_linear(layer, routing.router),
+            routing=routing,
+            correction=correction.to(self.device),
+            inputs=ExpertLinears(inputs),
+            outputs=ExpertLinears(outputs),
+            operations=self.operations,
+            activation=spec.expert.activation,
+            shared=None if spec.shared is None else self._feed_forward(layer, spec.shared),
+            shared_gate=None if spec.shared_gate is None else self._exact_linear(layer, spec.shared_gate),
+        )
+
+    def _expert_linear(self, layer: int, linears: Sequence[LinearSpec]) -> LinearMethod:
+        return self.linears(f"{layer}.{linears[0].path}", lambda: self._packed(layer, linears))
+
+    def _exact_linear(self, layer: int, spec: LinearSpec) -> LoraLinear:
+        """In float32, whatever the weights are stored in and quantized to."""
+        kind, linear = self._kinds[layer, spec.path], layer_linear(self.config.spec, layer, spec)
+
+        def pack() -> LinearMethod:
+            weight = self.checkpoint.weight(self.config, linear)
+            floats = weight if isinstance(weight, torch.Tensor) else weight.dequantized()
+            floats = finite_floats(f"{linear.name}.weight", floats, torch.float32, copy=True)
+            method = self.scheme.create_exact(spec.inputs, (spec.outputs,))
+            method.load(0, floats, self._exact(f"{linear.name}.bias") if spec.has_bias else None)
+            method.finish()
+            return method
+
+        return LoraLinear(self.linears(f"{layer}.{kind}", pack), layer, (kind,), self.operations)
 
     def _feed_forward(self, layer: int, spec: FeedForwardSpec) -> FeedForward:
         inputs, output = self._linear(layer, spec.inputs), self._linear(layer, (spec.output,))

@@ -7,6 +7,7 @@ from loraplex.quant.formats.read import tensor_specs
 from loraplex.quant.formats.specification import FLOATS, IGNORED, Linear, TensorSpec, tensor
 
 from .config import ModelConfig
+from .description.feed_forward import ExpertsSpec
 from .description.spec import AttentionSpec, DeltaNetSpec, EmbeddingSpec, LayerSpec, LinearSpec, ModelSpec, NormSpec
 
 CACHE_SCALES: Final = (*(f"{what}_{value}" for what in "qkv" for value in ("scale", "zero_point")), "kv_scale")
@@ -50,7 +51,16 @@ def head_linear(spec: ModelSpec) -> Linear:
 
 def names_of(spec: ModelSpec, name: str) -> tuple[str, ...]:
     """What checkpoints may call the module `name`; our name first."""
-    return name, *(start + name.removeprefix(ours) for start, ours in spec.renamed.items() if name.startswith(ours))
+    starts = (start + name.removeprefix(ours) for start, ours in spec.renamed.items() if name.startswith(ours))
+    names = (name, *starts)
+    return names if not spec.renamed_parts else (*names, *(_with_their_parts(spec, one) for one in names))
+
+
+def _with_their_parts(spec: ModelSpec, name: str) -> str:
+    named = f"{name}."
+    for theirs, ours in reversed(tuple(spec.renamed_parts.items())):
+        named = named.replace(ours, theirs)
+    return named.removesuffix(".")
 
 
 def layout_of(config: ModelConfig, stored: StoredTensors, name: str) -> Layout | None:
@@ -138,8 +148,11 @@ def _layer_tensors(config: ModelConfig, stored: StoredTensors, number: int, laye
     specs: dict[str, TensorSpec] = {}
     for norm in layer.norms():
         specs |= _norm_tensors(prefix, norm)
-    for spec in layer.linears():
+    for spec in (*layer.linears(), *layer.expert_linears()):
         specs |= _all_linear_tensors(config, stored, number, spec)
+    if isinstance(layer.feed_forward, ExpertsSpec) and layer.feed_forward.routing.correction is not None:
+        routing = layer.feed_forward.routing
+        specs[f"{prefix}{routing.correction}"] = tensor(FLOATS, (routing.num_experts,))
     if isinstance(layer.mixer, DeltaNetSpec):
         specs |= {prefix + name: tensor(FLOATS, shape) for name, shape in layer.mixer.tensors().items()}
     if layer.scale is not None:

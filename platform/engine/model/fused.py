@@ -30,7 +30,7 @@ from ..kernels.vector import LANES
 from .decoder import Decoder
 from .kernels import arguments
 from .kernels.forward import forward
-from .layers import Attention, DecoderLayer, Norm
+from .layers import Attention, DecoderLayer, FeedForward, Norm
 
 Linear = StoredFloatLinear | CodedLinear | ScaledInputLinear
 
@@ -131,8 +131,9 @@ class FusedDecoder:
 
 def fuse(decoder: Decoder, cache: AttentionBackend) -> FusedDecoder | None:
     """None where the layers need more than the kernels do: another scheme or device, sizes that are no whole vectors,
-    an activation that `activations` lacks, other modules or heads than the first layer has, recurrence, sinks, gates of
-    what was attended, keys of other layers or keys that are values, inputs of their own or a scale of the stream."""
+    an activation that `activations` lacks, other modules or heads than the first layer has, experts, recurrence, sinks,
+    gates of what was attended, keys of other layers or keys that are values, inputs of their own or a scale of the
+    stream."""
     is_float = decoder.embedding.dtype == torch.float32
     if not isinstance(cache, CpuAttention) or not is_float or decoder.token_inputs is not None:
         return None
@@ -145,7 +146,7 @@ def fuse(decoder: Decoder, cache: AttentionBackend) -> FusedDecoder | None:
     linears = [method for method in methods if _is_known(method)]
     if len(linears) < len(methods):
         return None
-    modules, feed_forward, hidden = _modules(first), first.feed_forward, first.mixer.inputs.method.in_features
+    modules, feed_forward, hidden = _modules(first), _feed_forward(first), first.mixer.inputs.method.in_features
     return FusedDecoder(
         decoder=decoder,
         cache=cache,
@@ -172,7 +173,8 @@ def _model(decoder: Decoder, modules: Modules, head: Linear | None) -> arguments
     layers, embedding, norm = decoder.layers, decoder.embedding, None if head is None else decoder.norm
     hidden, nothing = layers[0].mixer.inputs.method.in_features, np.empty(0, np.float32)
     positions = None if head is None else embedding.positions
-    is_simple = all((layer.feed_forward.activation, layer.feed_forward.is_gated) == ("silu", True) for layer in layers)
+    feed_forwards = [_feed_forward(layer) for layer in layers]
+    is_simple = all((it.activation, it.is_gated) == ("silu", True) for it in feed_forwards)
     return arguments.Model(
         table=np.array([_row(layer) for layer in layers]),
         numbers=np.array([_numbers(layer) for layer in layers], np.float32),
@@ -257,6 +259,7 @@ def _fits(layer: DecoderLayer, cache: CpuAttention) -> bool:
     return (
         isinstance(layer.mixer, Attention)
         and _attention_fits(layer.mixer, cache)
+        and isinstance(layer.feed_forward, FeedForward)
         and layer.feed_forward.activation in CODES
         and layer.token_input is None
         and layer.scale is None
@@ -273,6 +276,11 @@ def _are_floats(tensors: Sequence[torch.Tensor | None]) -> bool:
 def _norms(layer: DecoderLayer) -> tuple[Norm | None, ...]:
     """In the order of the kernels."""
     return layer.mixer_norm, layer.feed_forward_norm, layer.mixer_output_norm, layer.feed_forward_output_norm
+
+
+def _feed_forward(layer: DecoderLayer) -> FeedForward:
+    assert isinstance(layer.feed_forward, FeedForward)
+    return layer.feed_forward
 
 
 def _modules(layer: DecoderLayer) -> Modules:
@@ -294,7 +302,7 @@ def _modules(layer: DecoderLayer) -> Modules:
 def _row(layer: DecoderLayer) -> list[int]:
     """Of the kernels' table."""
     assert isinstance(layer.mixer, Attention)
-    rotary, feed_forward = layer.mixer.rotary, layer.feed_forward
+    rotary, feed_forward = layer.mixer.rotary, _feed_forward(layer)
     norms = [(None, None) if norm is None else (norm.weight, norm.bias) for norm in _norms(layer)]
     heads = rotary.query_norm, rotary.key_norm, rotary.cos, rotary.sin, rotary.query_scale
     vectors = [*(weight for weight, _ in norms), *(bias for _, bias in norms), *heads]

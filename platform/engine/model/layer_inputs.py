@@ -6,6 +6,7 @@ from typing import Final
 
 import torch
 
+from .description.feed_forward import ExpertsSpec
 from .description.spec import AttentionSpec, FeedForwardSpec, LayerSpec, LinearSpec, ModelSpec, NormSpec
 
 QKV: Final = "self_attn.qkv"
@@ -60,14 +61,15 @@ def _made(layer: LayerSpec, has_readers: bool) -> Iterator[tuple[str, tuple[Make
     """Place -> maker and value heads. `has_readers`: whether other layers read its values."""
     blocks = ((layer.mixer_norm, layer.mixer), (layer.feed_forward_norm, layer.feed_forward))
     for norm, block in blocks:
-        if norm is not None and not layer.norms_follow_sum:
+        if norm is not None and not layer.norms_follow_sum and not isinstance(block, ExpertsSpec):
             yield place_of(block.inputs), (norm, None)
     mixer = layer.mixer
     if isinstance(mixer, AttentionSpec) and not has_readers and _passes_values(mixer):
         yield place_of((mixer.output,)), (mixer.inputs[-1], (mixer.num_kv_heads, mixer.head_dim))
-    maker = _feed_forward_maker(layer.feed_forward)
+    feed_forward = layer.feed_forward
+    maker = None if isinstance(feed_forward, ExpertsSpec) else _feed_forward_maker(feed_forward)
     if maker is not None:
-        yield place_of((layer.feed_forward.output,)), (maker, None)
+        yield place_of(feed_forward.groups()[-1]), (maker, None)
 
 
 def _passes_values(mixer: AttentionSpec) -> bool:

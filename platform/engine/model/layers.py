@@ -11,7 +11,7 @@ import torch
 
 from loraplex.lora.apply.batch import LoraBatch
 from loraplex.lora.apply.norms import norm_weight
-from loraplex.quant.linears.scheme import Float8Rows
+from loraplex.quant.linears.scheme import Float8Rows, LinearMethod
 
 from ..attention.backend import AttentionBackend, Rotary
 from ..batch import Batch, single_tokens
@@ -160,6 +160,27 @@ class DeltaNet:
         return self.inputs, self.output
 
 
+class TokenWise(Protocol):
+    """What each token passes through alone."""
+
+    @property
+    def reader(self) -> LoraLinear:
+        """What reads the normed stream first."""
+
+    @property
+    def inner_size(self) -> int:
+        """Of what the activation gives."""
+
+    def apply(self, x: torch.Tensor, cast: Float8Rows | None, batch: Batch) -> torch.Tensor:
+        """x [T, C] -> [T, C]. `cast`: x as it was cast for `reader`."""
+
+    def linears(self) -> tuple[LoraLinear, ...]:
+        """Those that all tokens pass through."""
+
+    def expert_methods(self) -> list[LinearMethod]:
+        """The others."""
+
+
 @dataclass(slots=True)
 class FeedForward:
     inputs: LoraLinear
@@ -179,6 +200,20 @@ class FeedForward:
         casts, scale = self.output.casts
         product, cast = casts.multiply_gate(inner, self.activation, scale)
         return self.output.apply(product, batch, cast)
+
+    @property
+    def reader(self) -> LoraLinear:
+        return self.inputs
+
+    @property
+    def inner_size(self) -> int:
+        return self.output.method.in_features
+
+    def linears(self) -> tuple[LoraLinear, ...]:
+        return self.inputs, self.output
+
+    def expert_methods(self) -> list[LinearMethod]:
+        return []
 
 
 @dataclass(slots=True)
@@ -201,7 +236,7 @@ class TokenInput:
 class DecoderLayer:
     index: int
     mixer: Mixer
-    feed_forward: FeedForward
+    feed_forward: TokenWise
     mixer_norm: Norm | None
     feed_forward_norm: Norm | None
     mixer_output_norm: Norm | None = None
@@ -225,7 +260,7 @@ class DecoderLayer:
         normed, cast = self._enter(self.mixer_norm, self.mixer.inputs, x, residual, batch)
         x = self.mixer.apply(normed, cast, batch, cache)
         x = self._leave(self.mixer_norm, self.mixer_output_norm, x, residual, batch)
-        normed, cast = self._enter(self.feed_forward_norm, self.feed_forward.inputs, x, residual, batch)
+        normed, cast = self._enter(self.feed_forward_norm, self.feed_forward.reader, x, residual, batch)
         x = self.feed_forward.apply(normed, cast, batch)
         x = self._leave(self.feed_forward_norm, self.feed_forward_output_norm, x, residual, batch)
         if self.token_input is not None:
@@ -238,8 +273,13 @@ class DecoderLayer:
         return x
 
     def linears(self) -> tuple[LoraLinear, ...]:
+        """Those of experts apart."""
         own = () if self.token_input is None else (self.token_input.gate, self.token_input.output)
-        return *self.mixer.linears(), self.feed_forward.inputs, self.feed_forward.output, *own
+        return *self.mixer.linears(), *self.feed_forward.linears(), *own
+
+    def methods(self) -> list[LinearMethod]:
+        """All linears, those of experts too."""
+        return [*(linear.method for linear in self.linears()), *self.feed_forward.expert_methods()]
 
     def norms(self) -> list[Norm]:
         norms = (self.mixer_norm, self.mixer_output_norm, self.feed_forward_norm, self.feed_forward_output_norm)

@@ -17,6 +17,7 @@ from loraplex.quant.weights.weights import Weight
 from .config import ModelConfig
 from .description.spec import ModelSpec
 from .expected import expected_tensors, head_linear, layout_of, linear_tensors
+from .experts.stacked import StoredTensor, split_stacked
 
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
@@ -33,13 +34,13 @@ class Checkpoint:
         """`spec`: how its tensors are called; None: as they are. ValueError when the folder has no safetensors or one
         of them is broken."""
         self.folder = folder
-        self._files: dict[str, tuple[Any, str]] = {}
-        """By our name of a tensor: its file, and its name there."""
+        self._files: dict[str, StoredTensor] = {}
+        """By our name of a tensor."""
         self._others: dict[str, Any] = {}
         """By its name in its file: the file of a tensor that is not served."""
         for name in _weight_files(folder):
             handle = _open(folder / name)
-            self._files |= {stored: (handle, stored) for stored in handle.keys()}  # noqa: SIM118
+            self._files |= {stored: StoredTensor(handle, stored) for stored in handle.keys()}  # noqa: SIM118
         self.left_out: dict[str, int] = {}
         """What of a larger model is not served -> how many tensors it has."""
         if spec is not None:
@@ -57,7 +58,7 @@ class Checkpoint:
 
     def _rename(self, spec: ModelSpec) -> None:
         """To the names of the text model, without what else there is."""
-        named: dict[str, tuple[Any, str]] = {}
+        named: dict[str, StoredTensor] = {}
         for name, place in self._files.items():
             if name.endswith((DERIVED, *spec.derived)):
                 continue
@@ -70,12 +71,13 @@ class Checkpoint:
                 named[ours] = place
             else:
                 self.left_out[other] = self.left_out.get(other, 0) + 1
-                self._others[place[1]] = place[0]
+                self._others[place.name] = place.file
         body, _, embedding = spec.embedding.path.partition(".")
         if f"{spec.embedding.path}.weight" not in named and f"{embedding}.weight" in named:
             # A model that was saved without a head has no prefix that sets them apart.
             heads = (spec.classifier.owned, *([] if spec.head is None else [spec.head.path]))
             named = {name if name.startswith(heads) else f"{body}.{name}": place for name, place in named.items()}
+        split_stacked(spec, named)
         self._files = named
 
     def __iter__(self) -> Iterator[str]:
@@ -87,7 +89,7 @@ class Checkpoint:
 
     def stored_name(self, name: str) -> str:
         """In its file."""
-        return self._files[name][1]
+        return self._files[name].name
 
     def left_out_from(self, start: str) -> bool:
         """Whether there is anything that is not served, and whose name begins so."""
@@ -103,18 +105,14 @@ class Checkpoint:
         return frozenset(self._suffixes.get(prefix, ()))
 
     def tensor(self, name: str) -> torch.Tensor:
-        file, stored = self._files[name]
-        tensor: torch.Tensor = file.get_tensor(stored)
-        return tensor
+        return self._files[name].read()
 
     def shape(self, name: str) -> tuple[int, ...]:
-        file, stored = self._files[name]
-        return tuple(file.get_slice(stored).get_shape())
+        return self._files[name].shape()
 
     def dtype(self, name: str) -> str:
         """As safetensors calls it."""
-        file, stored = self._files[name]
-        return str(file.get_slice(stored).get_dtype())
+        return self._files[name].dtype()
 
     def weight(self, config: ModelConfig, linear: Linear) -> Weight:
         """Of `linear`: a tensor as it is stored, or what its quantized tensors stand for. ValueError for values that no
@@ -180,6 +178,8 @@ class Checkpoint:
 def _renamed(name: str, spec: ModelSpec) -> str:
     end = next((end for end in spec.renamed_ends if name.endswith(end)), None)
     name = name if end is None else name.removesuffix(end) + spec.renamed_ends[end]
+    for theirs, ours in spec.renamed_parts.items():
+        name = name.replace(theirs, ours)
     start = max((start for start in spec.renamed if name.startswith(start)), key=len, default="")
     return spec.renamed[start] + name.removeprefix(start) if start else name
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from ..model.description.spec import HeadSpec, ModelSpec
 from ..model.loader import Checkpoint
-from .forward import LayerTensors, normed, plain_linear
+from .plain.forward import LayerTensors, normed, plain_linear
 
 Linear = Callable[[str, torch.Tensor], torch.Tensor]
 """The linear of that path in the model on x [S, L, in]."""

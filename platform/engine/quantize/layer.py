@@ -18,7 +18,7 @@ from ..model.description.spec import NormSpec
 from ..model.layer_inputs import LayerInput
 from .float_layers import OnDemand
 from .fold import folded, storable_scales
-from .forward import LayerTensors
+from .plain.forward import LayerTensors
 
 UNCLIPPED = ("q_proj", "k_proj", "c_attn", "qkv_proj")
 """Their outputs, or some, are multiplied with each other before a softmax: an error of each is not what counts."""

@@ -21,6 +21,7 @@ from loraplex.quant.weights.rounding import check_group_size
 
 from ..model.config import ModelConfig, read_json
 from ..model.description.config_fields import DTYPES
+from ..model.description.feed_forward import ExpertsSpec
 from ..model.description.spec import HeadSpec, LinearSpec
 from ..model.expected import layer_path
 from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
@@ -29,10 +30,10 @@ from ..model.loader import Checkpoint
 from ..text.tokenizer import Tokenizer
 from .ends import End, embed_tokens
 from .float_layers import OnDemand, stored_floats, stored_layer, tensor_names
-from .forward import LayerForward, LayerTensors, layer_forward
 from .layer import Dtypes, QuantizedLayer, Statistics, quantize_layer, round_layer
 from .names import ignored_modules, module_name
 from .options import QuantizeOptions
+from .plain.forward import LayerForward, LayerTensors, layer_forward
 from .report import LayerError, QuantizationReport
 from .streams import Stream
 from .text import Sequences, calibration_sequences
@@ -63,6 +64,8 @@ def open_unquantized(folder: Path) -> tuple[ModelConfig, Checkpoint]:
 
 def _require_streams(config: ModelConfig) -> None:
     spec = config.spec
+    if any(isinstance(layer.feed_forward, ExpertsSpec) for layer in spec.layers):
+        raise ValueError(f"{config.architecture} has experts, which are not quantized to a checkpoint here")
     if spec.read_by_others() or spec.token_inputs is not None:
         raise ValueError(
             f"{config.architecture} of this config.json has layers that read keys and values of other layers, or "

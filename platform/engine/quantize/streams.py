@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from .ends import End
-from .forward import LayerForward, LayerTensors, Observe
+from .plain.forward import LayerForward, LayerTensors, Observe
 
 BATCH_TOKENS: Final = 512
 HEAD_ROWS: Final = 2048

@@ -53,8 +53,8 @@ def warm_up(
 
 def _parallel_tokens(decoder: Decoder) -> int:
     """Tokens from which on the norm and the activation use all threads: other code than for few tokens."""
-    layer = decoder.layers[0]
-    hidden, intermediate = layer.mixer.inputs.method.in_features, layer.feed_forward.output.method.in_features
+    hidden = decoder.layers[0].mixer.inputs.method.in_features
+    intermediate = min(layer.feed_forward.inner_size for layer in decoder.layers)
     return max(norm.SERIAL_ELEMENTS // hidden, silu.SERIAL_ELEMENTS // intermediate) + 1
 
 

@@ -42,6 +42,8 @@ class SchemeSelector:
     """Equal for quantized weights that one method can store together; None for those that no kernel takes."""
     activations: str = ""
     """In words what linears do to activations beyond rounding them to `compute_dtype`; empty: nothing."""
+    create_exact: CreateLinear = create_float32
+    """As `create`, for weights and arithmetic in float32, whatever the others are."""
 
     def create_for(self, weights: Sequence[Weight]) -> LinearMethod:
         """An empty linear group for these parts [out, in]: one method for parts stored alike, else one each, side by

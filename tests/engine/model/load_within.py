@@ -16,7 +16,7 @@ from ..memory_limit import is_enough, layer_bytes
 
 def loads_within(base: str, linears: str, head: str, layers: list[int]) -> list[bool]:
     """Whether `base` loads in its served size and so many float layers more."""
-    checkpoint = Checkpoint(Path(base))  # its mapped files count from here on
+    checkpoint = Checkpoint(Path(base), ModelConfig.from_folder(base).spec)  # its mapped files count from here on
     served = _load(checkpoint, linears, head).weight_bytes()  # and all that is made once is there afterwards
     return [is_enough(served + more * layer_bytes(base), lambda: _load(checkpoint, linears, head)) for more in layers]
 

@@ -21,14 +21,17 @@ from transformers import (
     Ministral3Config,
     MinistralConfig,
     MistralConfig,
+    MixtralConfig,
     Olmo2Config,
     Olmo3Config,
     OPTConfig,
     Phi3Config,
     PretrainedConfig,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3_5TextConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
     SmolLM3Config,
 )
 from transformers.models.gemma4_unified import Gemma4UnifiedTextConfig
@@ -123,8 +126,12 @@ LEFT: dict[str, PretrainedConfig] = {
     "Qwen3_5": Qwen3_5TextConfig(
         **SMALL, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=2
     ),
+    "Mixtral": MixtralConfig(**HEADS, num_local_experts=4),
+    "Qwen2Moe": Qwen2MoeConfig(**HEADS, num_experts=4, decoder_sparse_step=2),
+    "Qwen3Moe": Qwen3MoeConfig(**HEADS, num_experts=4, num_experts_per_tok=2),
 }
-"""Families that keep to their layers: heads of two sizes and inputs of each layer, values that are keys, recurrence."""
+"""Families that keep to their layers: heads of two sizes and inputs of each layer, values that are keys, recurrence,
+experts."""
 ENCODERS = {"Bert", "Roberta", "XLMRoberta", "Camembert", "ModernBert"}
 """They have no cache that the step could be compiled over."""
 Prepare = Callable[[Decoder], None]

@@ -9,7 +9,7 @@ from loraplex.engine.model.layer_inputs import inputs_of
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.quantize.float_layers import stored_layer
 from loraplex.engine.quantize.fold import folded, storable_scales
-from loraplex.engine.quantize.forward import layer_forward
+from loraplex.engine.quantize.plain.forward import layer_forward
 from tests.checkpoints import make_checkpoint
 from tests.engine.certify.test_reference_families import BASES
 from tests.engine.model.families.parity import make_base

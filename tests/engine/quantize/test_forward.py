@@ -9,7 +9,7 @@ from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.layer_inputs import inputs_of
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.quantize.ends import End, embed_tokens
-from loraplex.engine.quantize.forward import layer_forward
+from loraplex.engine.quantize.plain.forward import layer_forward
 from loraplex.engine.quantize.streams import Stream
 from tests.checkpoints import make_checkpoint, reference_model
 

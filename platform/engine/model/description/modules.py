@@ -84,12 +84,12 @@ def fixed_modules(spec: ModelSpec) -> dict[str, str]:
 
 
 def _modules(layer: LayerSpec) -> Iterator[_Seen]:
-    feed_forward = layer.feed_forward
+    feed_forwards = layer.feed_forward.feed_forwards()
+    multiplied = {it.output.path: it.inputs[1].path for it in feed_forwards if it.is_gated and len(it.inputs) > 1}
     for group in layer.linear_groups():
         beside = tuple(linear.path for linear in group)
         for linear in group:
-            is_multiplied = feed_forward.is_gated and len(feed_forward.inputs) > 1 and linear is feed_forward.output
-            gains_from = feed_forward.inputs[1].path if is_multiplied else None
+            gains_from = multiplied.get(linear.path)
             yield _Seen(linear.path, linear.inputs, linear.outputs, False, False, beside, gains_from)
     for norm in layer.norms():
         yield _Seen(norm.path, 0, norm.size, norm.has_bias, norm.adds_one, (), None)

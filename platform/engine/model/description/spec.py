@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "tanh"]
+from .feed_forward import Activation as Activation
+from .feed_forward import ExpertsSpec, Group
+from .feed_forward import FeedForwardSpec as FeedForwardSpec
+from .feed_forward import LinearSpec as LinearSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +44,6 @@ class QueryScale:
 
     beta: float
     length: int
-
-
-@dataclass(frozen=True, slots=True)
-class LinearSpec:
-    path: str
-    inputs: int
-    outputs: int
-    has_bias: bool = False
-    is_transposed: bool = False
-    """Stored as [inputs, outputs] (GPT-2's Conv1D)."""
-
-    @property
-    def kind(self) -> str:
-        return self.path.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,19 +135,6 @@ MixerSpec = AttentionSpec | DeltaNetSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedForwardSpec:
-    inputs: tuple[LinearSpec, ...]
-    """Gate and up, fused or apart; or the one linear of a plain feed-forward."""
-    output: LinearSpec
-    activation: Activation
-    is_gated: bool
-
-    @property
-    def size(self) -> int:
-        return self.output.inputs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenInputSpec:
     """stream += norm(output(activation(gate(stream)) * what the layer gets of each token)), after the feed-forward."""
 
@@ -173,7 +149,7 @@ class LayerSpec:
     """stream += mixer(norm(stream)); stream += feed_forward(norm(stream)), each with what the fields say."""
 
     mixer: MixerSpec
-    feed_forward: FeedForwardSpec
+    feed_forward: FeedForwardSpec | ExpertsSpec
     mixer_norm: NormSpec | None
     """Before the mixer."""
     feed_forward_norm: NormSpec | None
@@ -189,15 +165,22 @@ class LayerSpec:
     scale: str | None = None
     """Path of one number that the stream is multiplied by at the end of the layer."""
 
-    def linear_groups(self) -> tuple[tuple[LinearSpec, ...], ...]:
-        """Linears that read the same activation and are multiplied as one."""
-        groups = self.mixer.inputs, (self.mixer.output,), self.feed_forward.inputs, (self.feed_forward.output,)
+    def linear_groups(self) -> tuple[Group, ...]:
+        """Those of the experts apart."""
+        groups = self.mixer.inputs, (self.mixer.output,), *self.feed_forward.groups()
         own = self.token_input
         return groups if own is None else (*groups, (own.gate,), (own.output,))
 
     def linears(self) -> Iterator[LinearSpec]:
+        """Those of the experts apart."""
         for group in self.linear_groups():
             yield from group
+
+    def expert_linears(self) -> Iterator[LinearSpec]:
+        if isinstance(self.feed_forward, ExpertsSpec):
+            for expert in self.feed_forward.experts():
+                for group in expert.groups():
+                    yield from group
 
     def norms(self) -> Iterator[NormSpec]:
         """Those with a weight that adapters may bring."""
@@ -326,12 +309,18 @@ class ModelSpec:
     """How the names of tensors begin, here or in a checkpoint, that are not served -> what they are, for people."""
     renamed_ends: Mapping[str, str] = field(default_factory=dict)
     """How tensors' names end in old checkpoints -> how they end now."""
+    renamed_parts: Mapping[str, str] = field(default_factory=dict)
+    """Parts of tensors' names in a checkpoint -> what stands there here, one after the other."""
     derived: tuple[str, ...] = ()
     """How the names of buffers end that old checkpoints store and that follow from the description."""
 
     def recurrent_layers(self) -> list[DeltaNetSpec]:
         """The mixers that keep a state, in the order of their layers."""
         return [layer.mixer for layer in self.layers if isinstance(layer.mixer, DeltaNetSpec)]
+
+    @property
+    def has_experts(self) -> bool:
+        return any(isinstance(layer.feed_forward, ExpertsSpec) for layer in self.layers)
 
     @property
     def keeps_keys(self) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ..description.config_fields import Raw, activation, flag, head_size, heads, positive, rope
+from ..description.feed_forward import ExpertsSpec
 from ..description.spec import (
     AttentionSpec,
     EmbeddingSpec,
@@ -112,7 +113,7 @@ def gated_mlp(raw: Raw, hidden_size: int, has_bias: bool = False, act: str = "hi
     )
 
 
-def pre_norm_layer(mixer: AttentionSpec, feed_forward: FeedForwardSpec, norm: NormSpec) -> LayerSpec:
+def pre_norm_layer(mixer: AttentionSpec, feed_forward: FeedForwardSpec | ExpertsSpec, norm: NormSpec) -> LayerSpec:
     """As Llama has it; `norm` says what the norms are like, their paths apart."""
     before, between = _named(norm, "input_layernorm"), _named(norm, "post_attention_layernorm")
     return LayerSpec(mixer=mixer, feed_forward=feed_forward, mixer_norm=before, feed_forward_norm=between)

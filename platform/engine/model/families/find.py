@@ -1,9 +1,9 @@
-"""find_family: the family of an architecture, among the files of this room."""
+"""find_family: the family of an architecture, among the files of this room and the one below."""
 
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import NamedTuple
 
 from . import __name__ as ROOM
@@ -23,8 +23,9 @@ class Found(NamedTuple):
 def architectures() -> Mapping[str, Found]:
     """By the name that config.json has, in the order of the families' files."""
     found: dict[str, Found] = {}
-    for file in sorted(module.name for module in iter_modules(import_module(ROOM).__path__)):
-        family = getattr(import_module(f"{ROOM}.{file}"), "FAMILY", None)
+    rooms = walk_packages(import_module(ROOM).__path__, f"{ROOM}.")
+    for file in sorted(module.name for module in rooms):
+        family = getattr(import_module(file), "FAMILY", None)
         if family is None:
             continue
         for suffix, task in family.tasks.items():

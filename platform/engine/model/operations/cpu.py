@@ -1,5 +1,6 @@
 """Operations by numba and torch."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -14,9 +15,12 @@ from loraplex.lora.apply.norms import replace_norms
 from ...kernels import activations
 from ...kernels.norm import add_rms_norm, layer_norm, rms_norm
 from ...kernels.silu import LANES, silu_multiply
+from ..description.feed_forward import RoutingSpec, Scores
 from ..description.spec import Activation
+from ..experts.rows import ExpertRows
+from ..kernels import routing as kernels
 from . import plain
-from .operations import Operations
+from .operations import ExpertOperations, Operations
 
 
 def _embed(token_ids: Tensor, table: Tensor, dtype: torch.dtype, lora: LoraBatch | None) -> Tensor:
@@ -52,6 +56,48 @@ def _has_kernel(activation: Activation, size: int) -> bool:
     return activation in activations.CODES and size % LANES == 0
 
 
+SCORES: Final[Mapping[Scores, int]] = {
+    "softmax": kernels.SOFTMAX,
+    "sigmoid": kernels.SIGMOID,
+    "softmax_of_chosen": kernels.SOFTMAX_OF_CHOSEN,
+}
+
+
+def _route(logits: Tensor, correction: Tensor, routing: RoutingSpec) -> tuple[Tensor, Tensor]:
+    shape = len(logits), routing.experts_per_token
+    experts, weights = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
+    kernels.route(
+        logits.numpy(),
+        correction.numpy(),
+        SCORES[routing.scores],
+        routing.normalizes,
+        routing.scale,
+        routing.num_groups,
+        routing.groups_per_token,
+        experts.numpy(),
+        weights.numpy(),
+    )
+    return experts, weights
+
+
+def _group(experts: Tensor, num_experts: int) -> ExpertRows:
+    count = experts.numel()
+    starts, pairs, places = (torch.empty(size, dtype=torch.int64) for size in (num_experts + 1, count, count))
+    kernels.group_pairs(experts.flatten().numpy(), starts.numpy(), pairs.numpy(), places.numpy())
+    return ExpertRows(starts, pairs, places, experts.shape[1])
+
+
+def _add_up(y: Tensor, rows: ExpertRows, weights: Tensor) -> Tensor:
+    output = torch.empty(len(weights), y.shape[1])
+    kernels.sum_experts(y.numpy(), rows.places.numpy(), weights.numpy(), output.numpy())
+    return output
+
+
+def _add_shared(y: Tensor, shared: Tensor, gate: Tensor | None) -> None:
+    factors = torch.empty(0) if gate is None else gate.flatten()
+    kernels.add_shared(y.numpy(), shared.numpy(), factors.numpy())
+
+
 OPERATIONS: Final = Operations(
     embed=_embed,
     add_rms_norm=add_rms_norm,
@@ -62,4 +108,5 @@ OPERATIONS: Final = Operations(
     add_lora=add_lora,
     widen_logits=lambda logits, lora: logits.float(),
     adapt_logits=vocabulary.adapt_logits,
+    experts=ExpertOperations(route=_route, group=_group, add_up=_add_up, add_shared=_add_shared),
 )

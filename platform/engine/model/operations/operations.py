@@ -12,7 +12,9 @@ from torch import Tensor
 from loraplex.lora.apply.batch import LoraBatch
 from loraplex.quant.linears.scheme import Float8Rows
 
+from ..description.feed_forward import RoutingSpec
 from ..description.spec import Activation
+from ..experts.rows import ExpertRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,22 @@ class Casts:
     """(x, residual, weight, eps, scale)"""
     multiply_gate: Callable[[Tensor, Activation, float | None], tuple[Tensor, Float8Rows]]
     """(gate_up, activation, scale)"""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertOperations:
+    """Of a layer with experts: E experts, K of them for each token, P = T K rows."""
+
+    route: Callable[[Tensor, Tensor, RoutingSpec], tuple[Tensor, Tensor]]
+    """(logits, correction, routing): logits [T, E] and correction [E] or [0], float32 -> the experts of each token
+    [T, K] int64 and their weights [T, K] float32: the same bits for a token in every batch."""
+    group: Callable[[Tensor, int], ExpertRows]
+    """(experts [T, K], E) -> the rows of each expert."""
+    add_up: Callable[[Tensor, ExpertRows, Tensor], Tensor]
+    """(y, rows, weights): y [P, C] of the rows, weights [T, K] -> [T, C], each token's sum in the order of its
+    experts."""
+    add_shared: Callable[[Tensor, Tensor, Tensor | None], None]
+    """(y, shared, gate): y [T, C] += sigmoid(gate [T, 1]) * shared [T, C], in place; without a gate += shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +75,8 @@ class Operations:
     in place."""
     casts: Casts | None = None
     """None: linears cast by themselves, where they do."""
+    experts: ExpertOperations | None = None
+    """None: layers with experts are not computed."""
 
 
 def cpu_operations() -> Operations:

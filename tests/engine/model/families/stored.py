@@ -16,7 +16,7 @@ from loraplex.engine.model.expected import layer_path
 from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.quantize.ends import End, embed_tokens
 from loraplex.engine.quantize.float_layers import stored_layer
-from loraplex.engine.quantize.forward import layer_forward
+from loraplex.engine.quantize.plain.forward import layer_forward
 from loraplex.quant.weights.online import OnlineQuantization
 from tests.checkpoints import reference_model
 

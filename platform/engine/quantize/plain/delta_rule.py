@@ -9,7 +9,7 @@ from typing import Final
 import torch
 import torch.nn.functional as F
 
-from ..model.description.spec import DeltaNetSpec
+from ...model.description.spec import DeltaNetSpec
 
 SQUARES_EPS: Final = 1e-6
 """Added to the squares of a query or key before it is divided by their root."""

@@ -12,7 +12,8 @@ from typing import Final
 import torch
 import torch.nn.functional as F
 
-from ..model.description.spec import (
+from ...model.description.feed_forward import ExpertsSpec
+from ...model.description.spec import (
     Activation,
     AttentionSpec,
     DeltaNetSpec,
@@ -22,9 +23,10 @@ from ..model.description.spec import (
     NormSpec,
     TokenInputSpec,
 )
-from ..model.layer_inputs import place_of
-from ..model.rope import RopeTables, query_scales, rope_tables
+from ...model.layer_inputs import place_of
+from ...model.rope import RopeTables, query_scales, rope_tables
 from .delta_rule import delta_rule
+from .routing import expert_weights
 
 CPU: Final = torch.device("cpu")
 LayerTensors = Mapping[str, torch.Tensor]
@@ -77,7 +79,7 @@ class LayerForward:
         else:
             x = self._add(tensors, x, self._attention(tensors, spec.mixer, read, see, beside), True)
         read = x if spec.norms_follow_sum else normed(tensors, spec.feed_forward_norm, x)
-        x = self._add(tensors, x, self._feed_forward(tensors, spec.feed_forward, read, see), False)
+        x = self._add(tensors, x, self._token_wise(tensors, spec.feed_forward, read, see), False)
         if spec.token_input is not None:
             assert beside.token_input is not None
             x = x + self._token_input(tensors, spec.token_input, x, beside.token_input, see)
@@ -103,6 +105,26 @@ class LayerForward:
         """All linears of a group on x [S, L, in], one after the other."""
         see(place_of(group), x.flatten(0, 1))
         return torch.cat([self.linear(tensors, linear.path, x) for linear in group], dim=-1)
+
+    def _token_wise(
+        self, tensors: LayerTensors, spec: FeedForwardSpec | ExpertsSpec, x: torch.Tensor, see: Observe
+    ) -> torch.Tensor:
+        if isinstance(spec, FeedForwardSpec):
+            return self._feed_forward(tensors, spec, x, see)
+        logits = self._group(tensors, (spec.routing.router,), x, see)
+        correction = None if spec.routing.correction is None else tensors[spec.routing.correction]
+        weights = expert_weights(spec.routing, logits.float(), correction)
+        given = torch.zeros_like(x)
+        for number, expert in enumerate(spec.experts()):
+            if bool(weights[..., number].any()):
+                own = self._feed_forward(tensors, expert, x, see)
+                given += own * weights[..., number, None].to(x)
+        if spec.shared is None:
+            return given
+        shared = self._feed_forward(tensors, spec.shared, x, see)
+        if spec.shared_gate is not None:
+            shared = shared * torch.sigmoid(self._group(tensors, (spec.shared_gate,), x, see))
+        return given + shared
 
     def _feed_forward(
         self, tensors: LayerTensors, spec: FeedForwardSpec, x: torch.Tensor, see: Observe

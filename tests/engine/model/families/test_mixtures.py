@@ -1,0 +1,42 @@
+"""Families with experts by the checks of every family: tokens and logits of transformers, in any steps."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import MixtralConfig, PretrainedConfig, Qwen2MoeConfig, Qwen3MoeConfig
+
+from .parity import TOKENS, check_certified, check_family, make_family
+
+SHAPE: dict[str, Any] = TOKENS | {
+    "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 3,
+    "num_key_value_heads": 1, "max_position_embeddings": 128, "head_dim": 16,
+}  # fmt: skip
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+ADAPTERS: dict[str, dict[str, Any]] = {
+    "rank1": {"rank": 1, "kinds": ATTENTION},
+    "rank12": {"rank": 12, "kinds": ("q_proj", "o_proj"), "use_rslora": True, "alpha": 5.0, "use_dora": True},
+}
+SHARED = ("shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj", "shared_expert_gate")
+"""Of the shared expert."""
+QWEN3 = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+QWEN2 = {"num_experts": 12, "num_experts_per_tok": 5, "moe_intermediate_size": 28}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Qwen3MoeConfig(**SHAPE, **QWEN3, norm_topk_prob=True),
+        Qwen3MoeConfig(**SHAPE, **QWEN3 | {"num_experts": 20}, mlp_only_layers=[1]),
+        MixtralConfig(**SHAPE, num_local_experts=5, num_experts_per_tok=2),
+        MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=1, sliding_window=9),
+        Qwen2MoeConfig(**SHAPE, **QWEN2, shared_expert_intermediate_size=36),
+        Qwen2MoeConfig(**SHAPE, **QWEN2, shared_expert_intermediate_size=20, decoder_sparse_step=2, qkv_bias=False),
+    ],
+    ids=["qwen3", "qwen3-dense-layers", "mixtral", "mixtral-window", "qwen2", "qwen2-every-second"],
+)
+def test_tokens_and_logits(tmp_path: Path, config: PretrainedConfig) -> None:
+    shared = {"shared": {"rank": 4, "kinds": SHARED}} if config.model_type == "qwen2_moe" else {}
+    family = make_family(tmp_path, config, ADAPTERS | shared)
+    check_family(family)
+    check_certified(family, "rank12")
