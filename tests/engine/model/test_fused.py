@@ -154,7 +154,7 @@ def load(
         return CodedLinear(inputs, outputs)
 
     choice = SchemeSelector(create, torch.float32, "for a test", create_coded=create_coded, form=coded_form)
-    decoder = DecoderLoader(config, Checkpoint(folder), choice, stored, online).load(64)
+    decoder = DecoderLoader(config, Checkpoint(folder, config.spec), choice, stored, online).load(64)
     layers = attention_layers(config)
     shape = CacheShape(layers=layers, num_blocks=16, block_size=16, cache_dtype=cache or stored)
     return decoder, cpu_attention(shape)
