@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import Gemma3TextConfig, OPTConfig, PretrainedConfig, Qwen3_5TextConfig
+from transformers import Gemma3TextConfig, OPTConfig, PretrainedConfig, Qwen3_5TextConfig, Qwen3MoeConfig
 from transformers.models.auto import AutoModelForCausalLM
 
 from .checkpoints import CACHE, write_tokenizer
@@ -55,15 +55,30 @@ MODELS: Final[Mapping[str, FamilyModel]] = {
     ),
 }  # fmt: skip
 
+MIXTURE: Final = "mixture-2b"
+MIXTURES: Final[Mapping[str, FamilyModel]] = {
+    MIXTURE: FamilyModel(
+        lambda: Qwen3MoeConfig(
+            vocab_size=32768, hidden_size=1024, num_hidden_layers=16, num_attention_heads=16, num_key_value_heads=4,
+            head_dim=64, num_experts=16, num_experts_per_tok=4, moe_intermediate_size=2304, norm_topk_prob=True,
+            tie_word_embeddings=True, max_position_embeddings=32768, **TOKENS,
+        ),
+        32768,
+        GATED[:4],
+    )
+}  # fmt: skip
+"""With experts."""
+ALL: Final = {**MODELS, **MIXTURES}
+
 
 def family_checkpoint(name: str) -> Path:
     """Folder with a bf16 checkpoint in Hugging Face layout."""
     folder = CACHE / name
     if not (folder / "model.safetensors").exists():
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(MODELS[name].config(), dtype=torch.bfloat16)
+        model = AutoModelForCausalLM.from_config(ALL[name].config(), dtype=torch.bfloat16)
         model.save_pretrained(folder)
-        write_tokenizer(MODELS[name].vocab, folder)
+        write_tokenizer(ALL[name].vocab, folder)
     return folder
 
 
@@ -72,7 +87,7 @@ def family_adapter(name: str, seed: int) -> Path:
     folder = CACHE / f"{name}-adapters" / f"r{RANK}-{seed}"
     if not (folder / "adapter_model.safetensors").exists():
         base = AutoModelForCausalLM.from_pretrained(family_checkpoint(name), dtype=torch.bfloat16)
-        targets = list(MODELS[name].linears)
+        targets = list(ALL[name].linears)
         settings = LoraConfig(r=RANK, lora_alpha=RANK, target_modules=targets, task_type="CAUSAL_LM")
         adapted = get_peft_model(base, settings)
         torch.manual_seed(seed)

@@ -193,7 +193,6 @@ def test_anything_that_is_said_tells_configs_apart() -> None:
         "exl2",
         "marlin",
         "torchao",
-        "mxfp4",
         "quark",
         "modelopt",
         "fbgemm_fp8",

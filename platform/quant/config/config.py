@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from .compressed_groups import CompressedGroups, KvCacheScheme, parse_groups
 from .config_fields import flag, integer, refused, strings, whole
-from .layouts import Activations, AwqLayout, Float8Layout, GptqLayout, Layout
+from .layouts import Activations, AwqLayout, Float8Layout, GptqLayout, Layout, Mxfp4Layout
 from .module_names import ModuleList
 from .module_rules import Rule, parse_rules
 
@@ -51,7 +51,7 @@ class OneLayout:
 @dataclass(frozen=True, slots=True)
 class QuantizationConfig:
     method: str
-    """awq, gptq, compressed-tensors or fp8."""
+    """awq, gptq, compressed-tensors, fp8 or mxfp4."""
     linears: OneLayout | CompressedGroups
     identity: str
     """All of what config.json says, in one spelling: part of the base's fingerprint."""
@@ -105,6 +105,8 @@ def parse_quantization(raw: Mapping[str, Any]) -> QuantizationConfig | None:
             return QuantizationConfig(method, _gptq(said), identity)
         case "fp8":
             return QuantizationConfig(method, _fp8(said), identity)
+        case "mxfp4":
+            return QuantizationConfig(method, _mxfp4(said), identity)
         case "compressed-tensors":
             groups, kv_cache = parse_groups(said)
             return QuantizationConfig(method, groups, identity, kv_cache)
@@ -167,6 +169,11 @@ def _fp8(said: Mapping[str, Any]) -> OneLayout:
     layout = Float8Layout(block=block, scale_names=names, activations=activations)
     kept = strings(said, "modules_to_not_convert") + strings(said, "ignored_layers")
     return OneLayout(layout, ModuleList(kept), quantizes_head=True)
+
+
+def _mxfp4(said: Mapping[str, Any]) -> OneLayout:
+    kept = ModuleList(strings(said, "modules_to_not_convert"))
+    return OneLayout(Mxfp4Layout(), kept, quantizes_head=False)
 
 
 def _fp8_activations(said: Mapping[str, Any]) -> Activations:

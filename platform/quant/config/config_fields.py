@@ -6,7 +6,7 @@ from typing import Any, Final
 ACCEPTED: Final = (
     "awq (4 bits, version gemm); gptq (4 or 8 bits, checkpoint_format gptq or gptq_v2); compressed-tensors "
     "(pack-quantized and int-quantized with 4 or 8 bits, float-quantized and naive-quantized with 8 bits); "
-    "fp8 (per tensor, or by blocks)"
+    "fp8 (per tensor, or by blocks); mxfp4"
 )
 
 

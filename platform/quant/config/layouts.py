@@ -85,7 +85,18 @@ class Float8Layout:
                 return f"fp8 in blocks of {rows}x{columns}"
 
 
-Layout = AwqLayout | GptqLayout | IntegerLayout | Float8Layout
+@dataclass(frozen=True, slots=True)
+class Mxfp4Layout:
+    """OCP's MXFP4: float4_e2m1 in blocks of 32 inputs, each with a power of two."""
+
+    group_size: int = 32
+
+    @property
+    def words(self) -> str:
+        return "fp4 in blocks of 32"
+
+
+Layout = AwqLayout | GptqLayout | IntegerLayout | Float8Layout | Mxfp4Layout
 
 
 def grouped(name: str, group_size: int | None) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Container, Mapping
 
 import torch
 
-from ..config.layouts import AwqLayout, Float8Layout, GptqLayout, IntegerLayout, Layout
+from ..config.layouts import AwqLayout, Float8Layout, GptqLayout, IntegerLayout, Layout, Mxfp4Layout
 from ..weights.weights import Float8Weight, IntegerWeight
-from . import awq, compressed_tensors, fp8, gptq
+from . import awq, compressed_tensors, fp8, gptq, mxfp4
 from .specification import BESIDE, IGNORED, Linear, TensorSpec
 
 
@@ -26,6 +26,8 @@ def _weight_specs(layout: Layout, linear: Linear, present: Container[str]) -> di
             return compressed_tensors.tensors(layout, linear)
         case Float8Layout():
             return fp8.tensors(layout, linear, present)
+        case Mxfp4Layout():
+            return mxfp4.tensors(linear)
 
 
 def read_weight(layout: Layout, linear: Linear, tensors: Mapping[str, torch.Tensor]) -> IntegerWeight | Float8Weight:
@@ -39,3 +41,5 @@ def read_weight(layout: Layout, linear: Linear, tensors: Mapping[str, torch.Tens
             return compressed_tensors.read(layout, linear, tensors)
         case Float8Layout():
             return fp8.read(layout, linear, tensors)
+        case Mxfp4Layout():
+            return mxfp4.read(linear, tensors)

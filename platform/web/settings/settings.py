@@ -124,7 +124,7 @@ class Settings(BaseSettings):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the engine runs")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="How weights are stored")
-    quantization: Literal["none", "int4", "int8", "fp8", "awq", "gptq", "compressed-tensors"] = Field(
+    quantization: Literal["none", "int4", "int8", "fp8", "awq", "gptq", "compressed-tensors", "mxfp4"] = Field(
         "none",
         description="Quantization of a float checkpoint's linear layers at load (awq: quantized once), or the method "
         "that the checkpoint has",

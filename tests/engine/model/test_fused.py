@@ -13,8 +13,10 @@ from transformers import (
     Gemma3TextConfig,
     Gemma4TextConfig,
     Glm4Config,
+    Glm4MoeConfig,
     GlmConfig,
     GPT2Config,
+    GptOssConfig,
     GraniteConfig,
     GraniteMoeHybridConfig,
     LlamaConfig,
@@ -24,11 +26,13 @@ from transformers import (
     MixtralConfig,
     Olmo2Config,
     Olmo3Config,
+    OlmoeConfig,
     OPTConfig,
     Phi3Config,
     PretrainedConfig,
     Qwen2Config,
     Qwen2MoeConfig,
+    Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
@@ -129,6 +133,12 @@ LEFT: dict[str, PretrainedConfig] = {
     "Mixtral": MixtralConfig(**HEADS, num_local_experts=4),
     "Qwen2Moe": Qwen2MoeConfig(**HEADS, num_experts=4, decoder_sparse_step=2),
     "Qwen3Moe": Qwen3MoeConfig(**HEADS, num_experts=4, num_experts_per_tok=2),
+    "Glm4Moe": Glm4MoeConfig(**HEADS, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1),
+    "GptOss": GptOssConfig(**HEADS, num_local_experts=4),
+    "Olmoe": OlmoeConfig(**SMALL, num_experts=4, num_experts_per_tok=2),
+    "Qwen3_5Moe": Qwen3_5MoeTextConfig(
+        **SMALL, layer_types=["linear_attention", "full_attention"], num_experts=4, num_experts_per_tok=2
+    ),
 }
 """Families that keep to their layers: heads of two sizes and inputs of each layer, values that are keys, recurrence,
 experts."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "tanh", "clamped_swiglu"]
+"""clamped_swiglu: gpt-oss's; it is there between a gate and what the gate multiplies, and not alone."""
 Scores = Literal["softmax", "sigmoid", "softmax_of_chosen"]
 
 

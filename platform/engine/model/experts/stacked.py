@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from loraplex.quant.formats import mxfp4
+
 from ..description.feed_forward import ExpertsSpec, LinearSpec
 from ..description.spec import ModelSpec
 
@@ -65,12 +67,13 @@ class _Stacked(NamedTuple):
     suffix: str
     linears: tuple[LinearSpec, ...]
     num_experts: int
+    row: tuple[int, ...]
+    """The shape of what an output has."""
     is_transposed: bool
     is_interleaved: bool
 
     def shape(self) -> tuple[int, ...]:
-        rows = sum(linear.outputs for linear in self.linears)
-        sizes = (rows,) if self.suffix == "bias" else (rows, self.linears[0].inputs)
+        sizes = sum(linear.outputs for linear in self.linears), *self.row
         return self.num_experts, *(reversed(sizes) if self.is_transposed else sizes)
 
     def parts(self) -> Iterator[tuple[str, Part]]:
@@ -81,8 +84,8 @@ class _Stacked(NamedTuple):
                 rows = slice(first, first + linear.outputs)
                 if self.is_interleaved:
                     rows = slice(self.linears.index(linear), None, len(self.linears))
-                shape = (linear.outputs,) if self.suffix == "bias" else (linear.outputs, linear.inputs)
-                yield f"{expert}.{linear.path}.{self.suffix}", Part(expert, rows, self.is_transposed, shape)
+                part = Part(expert, rows, self.is_transposed, (linear.outputs, *self.row))
+                yield f"{expert}.{linear.path}.{self.suffix}", part
                 first += linear.outputs
 
 
@@ -90,8 +93,10 @@ def _stacked(spec: ExpertsSpec) -> Iterator[_Stacked]:
     stacked, count = spec.stacked, spec.routing.num_experts
     for name, linears in ((stacked.inputs, spec.expert.inputs), (stacked.output, (spec.expert.output,))):
         is_interleaved = stacked.is_interleaved and len(linears) > 1
-        yield _Stacked(name, "weight", linears, count, stacked.is_transposed, is_interleaved)
-        yield _Stacked(f"{name}_bias", "bias", linears, count, False, is_interleaved)
+        inputs = linears[0].inputs
+        yield _Stacked(name, "weight", linears, count, (inputs,), stacked.is_transposed, is_interleaved)
+        for suffix, row in [("bias", ()), *mxfp4.rows(inputs)]:
+            yield _Stacked(f"{name}_{suffix}", suffix, linears, count, row, False, is_interleaved)
 
 
 def _split(path: str, stacked: _Stacked, tensors: dict[str, StoredTensor], whole: StoredTensor) -> None:

@@ -4,10 +4,26 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import walk_packages
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from . import __name__ as ROOM
 from .family import Family, Task
+
+LATENT: Final = "attention layers with compressed keys and values (multi-head latent attention)"
+MAMBA: Final = "Mamba-2 layers"
+MISSING: Final[Mapping[str, str]] = {
+    "BambaForCausalLM": MAMBA,
+    "DeepseekV2ForCausalLM": LATENT,
+    "DeepseekV3ForCausalLM": LATENT,
+    "FalconH1ForCausalLM": MAMBA,
+    "Glm4MoeLiteForCausalLM": LATENT,
+    "JambaForCausalLM": "Mamba layers",
+    "KimiLinearForCausalLM": LATENT,
+    "Lfm2ForCausalLM": "short convolutions",
+    "Lfm2MoeForCausalLM": "short convolutions",
+    "NemotronHForCausalLM": MAMBA,
+}
+"""Architectures that people ask for -> what they have that no family here has."""
 
 
 class Found(NamedTuple):
@@ -40,4 +56,8 @@ def find_family(named: list[str]) -> Found:
     for name in named:
         if name in architectures():
             return architectures()[name]
-    raise ValueError(f"the architecture {', '.join(named)} is not supported; supported: {', '.join(architectures())}")
+    missing = next((MISSING[name] for name in named if name in MISSING), None)
+    why = "" if missing is None else f" yet: {missing} are not computed here"
+    raise ValueError(
+        f"the architecture {', '.join(named)} is not supported{why}; supported: {', '.join(architectures())}"
+    )

@@ -14,6 +14,7 @@ from ..description.config_fields import (
     positive,
     rope,
 )
+from ..description.feed_forward import ExpertsSpec, FeedForwardSpec
 from ..description.spec import AttentionSpec, DeltaNetSpec, LayerSpec, LinearSpec, MixerSpec, ModelSpec, NormSpec
 from .family import Family, gated_mlp, text_model
 
@@ -30,12 +31,17 @@ LEFT_OUT: Final = {
 
 
 def _describe(raw: Raw, name: str) -> ModelSpec:
+    return recurrent_model(raw, gated_mlp(raw, positive(raw, "hidden_size")))
+
+
+def recurrent_model(raw: Raw, feed_forward: FeedForwardSpec | ExpertsSpec) -> ModelSpec:
+    """All of Qwen3.5 but for what its layers have behind their mixers."""
     size, eps = positive(raw, "hidden_size"), number(raw, "rms_norm_eps", 1e-6)
     mixers: dict[str, MixerSpec] = {FULL: _attention(raw, size, eps), LINEAR: _delta_net(raw, size, eps)}
     layers = [
         LayerSpec(
             mixer=mixers[kind],
-            feed_forward=gated_mlp(raw, size),
+            feed_forward=feed_forward,
             mixer_norm=_norm("input_layernorm", size, eps),
             feed_forward_norm=_norm("post_attention_layernorm", size, eps),
         )

@@ -42,8 +42,7 @@ def _multiply_gate(gate_up: Tensor, activation: Activation) -> Tensor:
         return silu_multiply(gate_up)
     if _has_kernel(activation, gate_up.shape[1] // 2):
         return activations.activate(gate_up, activations.CODES[activation], is_gated=True)
-    gate, up = gate_up.chunk(2, dim=-1)
-    return plain.activate(gate, activation) * up
+    return plain.multiply_gate(gate_up, activation)
 
 
 def _activate(x: Tensor, activation: Activation) -> Tensor:

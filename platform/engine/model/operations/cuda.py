@@ -20,6 +20,7 @@ from ...kernels.cuda.gate import multiply_gate, multiply_gate_cast
 from ...kernels.cuda.norm import add_rms_norm, add_rms_norm_cast
 from ...kernels.cuda.sampling.layout import MOST_TOKENS
 from ..description.spec import Activation
+from . import plain
 from .operations import Casts, Operations
 from .plain import activate, layer_norm
 
@@ -40,8 +41,7 @@ def _norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
 def _multiply_gate(gate_up: Tensor, activation: Activation) -> Tensor:
     if activation in ("silu", "gelu_tanh"):
         return multiply_gate(gate_up, activation)
-    gate, up = gate_up.chunk(2, dim=-1)
-    return activate(gate, activation) * up
+    return plain.multiply_gate(gate_up, activation)
 
 
 def _multiply_gate_cast(gate_up: Tensor, activation: Activation, scale: float | None) -> tuple[Tensor, Float8Rows]:

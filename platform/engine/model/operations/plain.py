@@ -10,6 +10,9 @@ from torch import Tensor
 
 from ..description.spec import Activation
 
+SWIGLU_ALPHA: Final = 1.702
+SWIGLU_LIMIT: Final = 7.0
+"""Of clamped_swiglu."""
 ACTIVATIONS: Final[Mapping[Activation, Callable[[Tensor], Tensor]]] = {
     "silu": F.silu,
     "gelu": F.gelu,
@@ -22,6 +25,15 @@ ACTIVATIONS: Final[Mapping[Activation, Callable[[Tensor], Tensor]]] = {
 def activate(x: Tensor, activation: Activation) -> Tensor:
     """In float32, rounded to x's dtype."""
     return ACTIVATIONS[activation](x.float()).to(x.dtype)
+
+
+def multiply_gate(gate_up: Tensor, activation: Activation) -> Tensor:
+    """gate_up [T, 2 I], gate first -> [T, I]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    if activation != "clamped_swiglu":
+        return activate(gate, activation) * up
+    gate, up = gate.float().clamp(max=SWIGLU_LIMIT), up.float().clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)
+    return ((up + 1) * (gate * torch.sigmoid(SWIGLU_ALPHA * gate))).to(gate_up.dtype)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

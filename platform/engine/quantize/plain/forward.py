@@ -130,11 +130,8 @@ class LayerForward:
         self, tensors: LayerTensors, spec: FeedForwardSpec, x: torch.Tensor, see: Observe
     ) -> torch.Tensor:
         inner = self._group(tensors, spec.inputs, x, see)
-        if spec.is_gated:
-            gate, up = inner.chunk(2, dim=-1)
-            inner = _activate(gate, spec.activation) * up
-        else:
-            inner = _activate(inner, spec.activation)
+        apply = _multiply_gate if spec.is_gated else _activate
+        inner = apply(inner, spec.activation)
         return self._group(tensors, (spec.output,), inner, see)
 
     def _delta_net(self, tensors: LayerTensors, spec: DeltaNetSpec, x: torch.Tensor, see: Observe) -> torch.Tensor:
@@ -246,6 +243,14 @@ def normed(tensors: LayerTensors, norm: NormSpec | None, x: torch.Tensor) -> tor
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.eps) * weight
 
 
+def _multiply_gate(gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    if activation != "clamped_swiglu":
+        return _activate(gate, activation) * up
+    gate = gate.clamp(max=7)
+    return gate * torch.sigmoid(1.702 * gate) * (1 + up.clamp(-7, 7))
+
+
 def _activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
     match activation:
         case "tanh":
@@ -258,3 +263,5 @@ def _activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
             return F.gelu(x, approximate="tanh")
         case "relu":
             return F.relu(x)
+        case "clamped_swiglu":
+            raise AssertionError("it is there between a gate and what the gate multiplies")

@@ -1,7 +1,7 @@
 """What every family must hold: the same tokens and logits as transformers and peft, whatever the steps look like."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,10 +77,13 @@ def make_family(
     *,
     seed: int = 0,
     lengths: tuple[int, ...] = LENGTHS,
+    change: Callable[[Path], None] = lambda base: None,
     **settings: Any,
 ) -> Family:
-    """adapters: by name, arguments of make_adapter; lengths: of prompts; settings: of the engine."""
+    """adapters: by name, arguments of make_adapter; lengths: of prompts; change: what is done to the base, before it is
+    used; settings: of the engine."""
     base = make_base(folder / "base", config, seed)
+    change(base)
     made = {
         name: make_adapter(folder / name, base, seed=number, **how)
         for number, (name, how) in enumerate(adapters.items())
@@ -120,6 +123,8 @@ def spread(model: PreTrainedModel) -> None:
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):
                 buffer.uniform_(0.6, 1.3)
+            if name.endswith("e_score_correction_bias"):
+                buffer.normal_(std=0.3)
 
 
 def check_family(family: Family) -> None:

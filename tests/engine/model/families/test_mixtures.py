@@ -4,7 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import MixtralConfig, PretrainedConfig, Qwen2MoeConfig, Qwen3MoeConfig
+from transformers import (
+    Glm4MoeConfig,
+    GptOssConfig,
+    MixtralConfig,
+    OlmoeConfig,
+    PretrainedConfig,
+    Qwen2MoeConfig,
+    Qwen3_5MoeTextConfig,
+    Qwen3MoeConfig,
+)
 
 from .parity import TOKENS, check_certified, check_family, make_family
 
@@ -20,6 +29,14 @@ ADAPTERS: dict[str, dict[str, Any]] = {
 SHARED = ("shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj", "shared_expert_gate")
 """Of the shared expert."""
 QWEN3 = {"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 24}
+GLM = {
+    "n_routed_experts": 12, "num_experts_per_tok": 4, "moe_intermediate_size": 24, "n_group": 4, "topk_group": 2,
+    "routed_scaling_factor": 1.7, "n_shared_experts": 2, "first_k_dense_replace": 1,
+}  # fmt: skip
+QWEN3_5 = QWEN3 | {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"], "shared_expert_intermediate_size": 28,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 24,
+}  # fmt: skip
 QWEN2 = {"num_experts": 12, "num_experts_per_tok": 5, "moe_intermediate_size": 28}
 
 
@@ -30,13 +47,30 @@ QWEN2 = {"num_experts": 12, "num_experts_per_tok": 5, "moe_intermediate_size": 2
         Qwen3MoeConfig(**SHAPE, **QWEN3 | {"num_experts": 20}, mlp_only_layers=[1]),
         MixtralConfig(**SHAPE, num_local_experts=5, num_experts_per_tok=2),
         MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=1, sliding_window=9),
+        GptOssConfig(**SHAPE, num_local_experts=6, num_experts_per_tok=3, sliding_window=9),
+        Glm4MoeConfig(**SHAPE, **GLM, use_qk_norm=True),
+        Glm4MoeConfig(**SHAPE, **GLM | {"n_group": 1, "topk_group": 1}, norm_topk_prob=False, attention_bias=True),
+        OlmoeConfig(**SHAPE, num_experts=9, num_experts_per_tok=4),
+        Qwen3_5MoeTextConfig(**SHAPE, **QWEN3_5),
         Qwen2MoeConfig(**SHAPE, **QWEN2, shared_expert_intermediate_size=36),
         Qwen2MoeConfig(**SHAPE, **QWEN2, shared_expert_intermediate_size=20, decoder_sparse_step=2, qkv_bias=False),
     ],
-    ids=["qwen3", "qwen3-dense-layers", "mixtral", "mixtral-window", "qwen2", "qwen2-every-second"],
+    ids=[
+        "qwen3",
+        "qwen3-dense-layers",
+        "mixtral",
+        "mixtral-window",
+        "gpt-oss",
+        "glm",
+        "glm-one-group",
+        "olmoe",
+        "qwen3.5",
+        "qwen2",
+        "qwen2-every-second",
+    ],
 )
 def test_tokens_and_logits(tmp_path: Path, config: PretrainedConfig) -> None:
-    shared = {"shared": {"rank": 4, "kinds": SHARED}} if config.model_type == "qwen2_moe" else {}
+    shared = {"shared": {"rank": 4, "kinds": SHARED}} if "shared_expert_intermediate_size" in config.to_dict() else {}
     family = make_family(tmp_path, config, ADAPTERS | shared)
     check_family(family)
     check_certified(family, "rank12")

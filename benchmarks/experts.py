@@ -1,0 +1,100 @@
+"""A mixture of 16 experts, 2B parameters of which a token reads 0.5B, through HTTP: beside transformers + peft, its own
+base, the memory's bandwidth, and int4 beside bf16. In one run, interleaved, medians.
+
+python -m benchmarks.experts [--rounds 3]
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from loraplex.web.load_generator import run_round
+
+from .family_checkpoints import MIXTURE, MIXTURES, family_adapter, family_checkpoint
+from .peers import faster_dtype
+from .report import Row, publish
+from .server import serving
+from .serving import BASE, CONCURRENT, THREADS, Workload, compare
+
+ADAPTERS = 8
+STREAM_TOKENS = 64
+READ_BYTES = 1 << 30
+
+
+def workload() -> Workload:
+    adapters = {f"adapter-{seed}": family_adapter(MIXTURE, seed) for seed in range(ADAPTERS)}
+    return Workload(MIXTURE, family_checkpoint(MIXTURE), adapters, MIXTURES[MIXTURE].vocab, 2.0, None, 0.70)
+
+
+def stream_rows(rounds: int) -> list[Row]:
+    """Time per output token of one stream, in bf16 and int4."""
+    folder = family_checkpoint(MIXTURE)
+    prompt = [[random.Random(1).randrange(10, MIXTURES[MIXTURE].vocab) for _ in range(32)]]
+    plain: list[float] = []
+    coded: list[float] = []
+    bounds: list[float] = []
+    touched = touched_bytes(folder)
+    with (
+        serving(folder, {}, served_name=BASE, enable_prefix_caching=False) as bf16,
+        serving(folder, {}, served_name=BASE, enable_prefix_caching=False, quantization="int4") as int4,
+    ):
+        for server in (bf16, int4):
+            asyncio.run(run_round(server, [BASE], prompt, 8))
+        for _ in range(rounds):
+            bounds.append(1000 * touched / read_bandwidth())
+            for server, figures in ((bf16, plain), (int4, coded)):
+                figures.append(1000 * asyncio.run(run_round(server, [BASE], prompt, STREAM_TOKENS)).per_token)
+    ours, quantized, bound = (statistics.median(figures) for figures in (plain, coded, bounds))
+    name = f"{MIXTURE}, one stream: TPOT"
+    return [
+        Row(name, ours, "ms"),
+        Row(f"{name}, the bytes that a token reads at the memory's bandwidth", bound, "ms"),
+        Row(f"{name}, that / ours", bound / ours, "x", 0.6),
+        Row(f"{name}, int4", quantized, "ms"),
+        Row(f"{name}, int4 / bf16", quantized / ours, "x", 0.55, at_least=False),
+    ]
+
+
+def touched_bytes(folder: Path) -> float:
+    """That a token reads: of each layer's experts its own, and all else once."""
+    config = json.loads((folder / "config.json").read_text())
+    share = config["num_experts_per_tok"] / config["num_local_experts"]
+    total = 0.0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as opened:
+            for name in opened.keys():  # noqa: SIM118
+                size = 2 * torch.Size(opened.get_slice(name).get_shape()).numel()
+                total += size * (share if ".experts." in name else 1.0)
+    return total
+
+
+def read_bandwidth() -> float:
+    """Bytes a second of a sum over far more than the caches hold; the best of five."""
+    torch.set_num_threads(THREADS)
+    numbers = torch.ones(READ_BYTES // 4)
+    best = float("inf")
+    for _ in range(5):
+        started = time.perf_counter()
+        numbers.sum()
+        best = min(best, time.perf_counter() - started)
+    return READ_BYTES / best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    rows = stream_rows(arguments.rounds) + compare(workload(), arguments.rounds)
+    notes = {"peer dtype": str(faster_dtype()), "rounds": arguments.rounds, "concurrent": CONCURRENT}
+    print(publish("experts-cpu", rows, notes))
+
+
+if __name__ == "__main__":
+    main()
