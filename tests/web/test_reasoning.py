@@ -95,7 +95,7 @@ async def test_the_profile_decides(client: httpx.AsyncClient, state: State, engi
     assert await said(client) == ("The sun\n\nis up.", "It is day."), "the base has none"
     refused = await client.put(path, json={"reasoning_parser": "deepseek"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "reasoning_parser")
-    assert "auto, none, think, mistral" in refused.json()["error"]["message"]
+    assert "auto, none, think, mistral, harmony" in refused.json()["error"]["message"]
 
 
 async def test_marks_that_are_special_tokens_are_seen(
@@ -112,6 +112,19 @@ async def test_marks_that_are_special_tokens_are_seen(
     assert await said(client, separate_reasoning=False) == (None, "WhySo")
     usage = (await ask(client))["usage"]
     assert usage["completion_tokens_details"]["reasoning_tokens"] == len(encode("[THINK]Why[/THINK]")) + 1
+
+
+async def test_channels_of_special_tokens_are_seen(client: httpx.AsyncClient, state: State, engine: FakeEngine) -> None:
+    """As gpt-oss writes them."""
+    marks = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|return|>")
+    tokenizer = state.tokenizer.extended([AddedToken(mark, special=True) for mark in marks], {})
+    state.text_processors.base = replace(state.text_processors.base, tokenizer=tokenizer, reasoning_parser="harmony")
+    answer = tokenizer.encode("<|channel|>final<|message|>So<|return|>", add_special_tokens=False)
+    thought = "<|channel|>analysis<|message|>Why<|end|><|start|>assistant"
+    engine.says[""] = [*tokenizer.encode(thought, add_special_tokens=False), *answer]
+    assert await said(client) == ("Why", "So")
+    engine.says[""] = answer
+    assert await said(client) == (None, "So")
 
 
 async def test_each_choice_and_each_token_counts(client: httpx.AsyncClient, state: State) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import AddedToken
 
 from loraplex.engine.text.tokenizer import Tokenizer
-from loraplex.web.reasoning.marks import MARKS, marks_of
+from loraplex.web.reasoning.marks import MARKS, Marks, marks_of
 from loraplex.web.reasoning.prompt_end import prompt_end
 from loraplex.web.reasoning.reader import ReasoningReader, tokens_until
 from loraplex.web.state import State
@@ -15,9 +15,9 @@ from loraplex.web.state import State
 THINK = MARKS["think"]
 
 
-def read(pieces: list[str], is_open: bool) -> tuple[str, str]:
+def read(pieces: list[str], is_open: bool, marks: Marks = THINK) -> tuple[str, str]:
     """The reasoning and the rest; whatever is told is told once, and in this order."""
-    reader = ReasoningReader(THINK, is_open)
+    reader = ReasoningReader(marks, is_open)
     told = [reader.push(piece) for piece in pieces] + [reader.end()]
     thought, rest = "".join(one for one, _ in told), "".join(one for _, one in told)
     first = next((number for number, (_, words) in enumerate(told) if words), len(told))
@@ -63,6 +63,28 @@ def test_every_cut_says_the_same(text: str, is_open: bool, expected: tuple[str, 
         assert read([text[:one], text[one:other], text[other:]], is_open) == expected, (one, other)
 
 
+HARMONY = "<|channel|>analysis<|message|>why<|end|><|start|>assistant"
+ANSWER = "<|channel|>final<|message|>"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{HARMONY}{ANSWER}so", ("why", "so")),
+        (f"{ANSWER}so", ("", "so")),
+        (f"{ANSWER}", ("", "")),
+        ("so", ("", "so")),
+        ("<|channel|>fin", ("", "<|channel|>fin")),
+        (f"{HARMONY}<|channel|>commentary<|message|>First.<|end|><|start|>assistant{ANSWER}so",
+         ("why<|end|><|start|>assistant<|channel|>commentary<|message|>First.", "so")),
+        (f"{ANSWER}a {ANSWER}b", ("", f"a {ANSWER}b")),
+    ],
+)  # fmt: skip
+def test_harmony_marks_answers_without_reasoning_too(text: str, expected: tuple[str, str]) -> None:
+    for pieces in ([text], list(text), [text[:9], text[9:]]):
+        assert read(pieces, False, MARKS["harmony"]) == expected
+
+
 def test_what_can_be_told_is_told_at_once() -> None:
     reader = ReasoningReader(THINK, is_open=True)
     assert reader.push("so") == ("so", "") and reader.thinks and not reader.is_over
@@ -93,6 +115,7 @@ def test_the_template_says_which_marks() -> None:
     qwen = "{{ content.split('</think>')[-1] }}"
     assert marks_of("auto", qwen) == MARKS["think"]
     assert marks_of("auto", "[THINK]{{ x }}[/THINK]") == MARKS["mistral"]
+    assert marks_of("auto", '"<|start|>assistant<|channel|>final<|message|>" ~ message.content') == MARKS["harmony"]
     assert marks_of("auto", "{{ content }}") is None
     assert marks_of("auto", "</think>[/THINK]") is None, "both, so neither"
     assert marks_of("none", qwen) is None

@@ -49,15 +49,20 @@ class ReasoningReader:
 
     def _decide(self, text: str) -> str:
         """What is to be read, once that has shown."""
-        opening = self.marks.opening
+        opening, answer = self.marks.opening, self.marks.answer
         self._undecided.append(text)
         self._visible += text if self._visible else text.lstrip()
         is_opening = self._visible.startswith(opening)
-        if opening.startswith(self._visible) and not is_opening:
+        is_answer = bool(answer) and not self._is_open and self._visible.startswith(answer)
+        is_either = is_opening or is_answer
+        if not is_either and any(mark.startswith(self._visible) for mark in (opening, answer)):
             return text
-        self._is_decided, self._has_begun = True, not (is_opening or self._is_open)
-        self.thinks = self.thought = is_opening or self._is_open
-        rest = self._visible.removeprefix(opening) if self.thinks else "".join(self._undecided)
+        self._is_decided, self._has_begun = True, not (is_either or self._is_open)
+        self.thinks = self.thought = is_opening or (self._is_open and not is_answer)
+        if self.thinks:
+            rest = self._visible.removeprefix(opening)
+        else:
+            rest = self._visible.removeprefix(answer) if is_answer else "".join(self._undecided)
         self._visible = ""
         return rest
 

@@ -22,8 +22,8 @@ class ReasoningUse:
     @property
     def markers(self) -> frozenset[int]:
         """Special tokens that must be seen in the text."""
-        ids = {self.tokenizer.token_id(mark) for mark in (self.marks.opening, self.marks.closing)}
-        return frozenset(token for token in ids if token in self.tokenizer.special_ids)
+        text = self.marks.opening + self.marks.closing + self.marks.answer
+        return frozenset(self.tokenizer.encode(text, add_special_tokens=False)) & self.tokenizer.special_ids
 
 
 def plan_reasoning(fields: ChatRequest, text_processor: TextProcessor, prompt: Sequence[int]) -> ReasoningUse | None:
