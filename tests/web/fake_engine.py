@@ -54,6 +54,7 @@ class FakeEngine:
         self.classes: ModelClasses | None = None
         self.classified_by = PoolingKind.LAST
         self.why_silent = ""
+        self.num_blocks = BLOCKS
         self.keeps_beginning = False
         self.heads: dict[str, int] = {}
         """Classes of the heads that adapters bring, by digest."""
@@ -216,7 +217,7 @@ class FakeEngine:
             vocab_size=320,
             max_model_len=MAX_MODEL_LEN,
             block_size=16,
-            num_blocks=BLOCKS,
+            num_blocks=self.num_blocks,
             kv_cache_bytes=1 << 20,
             kv_cache_dtype="fp8_e4m3",
             kv_values_per_token=1000,

@@ -65,12 +65,13 @@ def page(request: Request, template: str, section: str, status: int = 200, **con
 
     Templates ask `may("POST /keys")` before they show what leads there, and `who("POST /keys")` whom else to send;
     `operator` before they speak of what only a shell on the server or its settings can do. `to` makes the addresses of
-    pages, `elsewhere` is the tenant that the operator looks at.
+    pages, `elsewhere` is the tenant that the operator looks at. `silent`: the base generates no text; `keeps_keys`: it
+    has a KV cache.
     """
     caller: Caller | None = getattr(request.state, "caller", None)
     session = caller and caller.session
     state = state_of(request)
-    words, tone = engine_words(state)
+    (words, tone), info = engine_words(state), state.engine.info
     root, elsewhere = root_of(request), elsewhere_of(request)
     frame = {
         "root": root,
@@ -87,6 +88,8 @@ def page(request: Request, template: str, section: str, status: int = 200, **con
         "shared": len(state.snapshots.current.tenants) > 1,
         "operator": caller is not None and caller.allows(Permission.OPERATE),
         "engine": {"words": words, "tone": tone},
+        "silent": info is not None and bool(info.why_silent),
+        "keeps_keys": info is None or info.num_blocks > 0,
         "undo": None if session is None or caller is None else undo_bar(state.snapshots, caller),
     }
     return TEMPLATES.TemplateResponse(request, template, frame | context, status, NOT_KEPT)

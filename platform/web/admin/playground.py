@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -16,8 +16,10 @@ from loraplex.registry.snapshot import Snapshots
 
 from ..endpoints.dependencies import CallerOf, StateOf
 from ..settings.settings import Settings
+from ..state import State
 from .adapters.profile_form import summary
-from .page import PageRoute, is_fragment, page
+from .page import PageRoute, address_of, is_fragment, page
+from .snippets import snippets, use_of
 
 DEFAULT_PROMPT: Final = "A driver called Lina paid 80 euros for 15 white kites in Paris."
 PRESELECTED: Final = 2
@@ -65,7 +67,17 @@ async def playground(
         chat=state.template is not None,
         many=len(references) > SEARCH_FROM,
         max_tokens=state.max_model_len,
+        **_silent_model(request, state, caller.tenant),
     )
+
+
+def _silent_model(request: Request, state: State, tenant: str) -> dict[str, Any]:
+    """Of a base that generates no text: why, and code that asks it for what it answers."""
+    info, base = state.engine.info, state.settings.base_name
+    if info is None or not info.why_silent:
+        return {}
+    why = f"{info.why_silent[0].upper()}{info.why_silent[1:]}"
+    return {"why_silent": why, "snippets": snippets(address_of(request), base, use_of(state, base, tenant))}
 
 
 def _profiles(snapshots: Snapshots, tenant: str, models: Sequence[str]) -> dict[str, ProfileSummary]:

@@ -1,10 +1,19 @@
 """Code a person can paste, filled in with this server's address and the adapter's name."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
+from loraplex.engine.pooling.wanted import PoolingKind
 from loraplex.registry.access.keys import CreatedKey
 from loraplex.registry.access.scopes import INFERENCE
+from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
+
+from ..state import State
+
+Use = Literal["chat", "completions", "embeddings", "classify", "pooling"]
+"""What a model is asked for, by the end of the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,17 +22,63 @@ class Snippet:
     code: str
 
 
-def snippets(origin: str, model: str, chat: bool) -> list[Snippet]:
-    """`origin`: scheme, host and sub-path as the browser reached this server. `chat`: the base has a chat template."""
+def use_of(state: State, model: str, tenant: str) -> Use:
+    """What this model answers best."""
+    info = state.engine.info
+    if info is None or not info.why_silent:
+        return "completions" if state.template is None else "chat"
+    classifies = info.classes is not None
+    with suppress(AdapterUnavailable, UnknownAdapter):
+        found = state.snapshots.current.resolve(model, tenant)
+        classifies = classifies or (found is not None and found.classifies)
+    if not classifies:
+        return "embeddings"
+    return "pooling" if info.classified_by is PoolingKind.ALL else "classify"
+
+
+def snippets(origin: str, model: str, use: Use) -> list[Snippet]:
+    """`origin`: scheme, host and sub-path as the browser reached this server."""
+    match use:
+        case "chat" | "completions":
+            return _generating(origin, model, chat=use == "chat")
+        case "embeddings":
+            return _embedding(origin, model)
+    return [_curl(origin, use, model, '"input": "Hello"')]
+
+
+def _curl(origin: str, path: str, model: str, asked: str) -> Snippet:
+    code = f"""curl {origin}/{path} \\
+  -H "Authorization: Bearer $LORAPLEX_KEY" \\
+  -H "Content-Type: application/json" \\
+  -d '{{"model": "{model}", {asked}}}'"""
+    return Snippet("curl", code)
+
+
+def _embedding(origin: str, model: str) -> list[Snippet]:
+    python = f"""import os
+
+from openai import OpenAI
+
+client = OpenAI(base_url="{origin}/v1", api_key=os.environ["LORAPLEX_KEY"])
+answer = client.embeddings.create(model="{model}", input=["Hello"])
+print(answer.data[0].embedding)"""
+    javascript = f"""import OpenAI from "openai";
+
+const client = new OpenAI({{ baseURL: "{origin}/v1", apiKey: process.env.LORAPLEX_KEY }});
+const answer = await client.embeddings.create({{ model: "{model}", input: ["Hello"] }});
+console.log(answer.data[0].embedding);"""
+    curl = _curl(origin, "v1/embeddings", model, '"input": "Hello"')
+    return [curl, Snippet("Python", python), Snippet("JavaScript", javascript)]
+
+
+def _generating(origin: str, model: str, chat: bool) -> list[Snippet]:
+    """`chat`: the base has a chat template."""
     path, call = ("chat/completions", "chat.completions") if chat else ("completions", "completions")
     text = "message.content" if chat else "text"
     asked = '"messages": [{"role": "user", "content": "Hello"}]' if chat else '"prompt": "Hello"'
     python_asked = 'messages=[{"role": "user", "content": "Hello"}]' if chat else 'prompt="Hello"'
     javascript_asked = 'messages: [{ role: "user", content: "Hello" }]' if chat else 'prompt: "Hello"'
-    curl = f"""curl {origin}/v1/{path} \\
-  -H "Authorization: Bearer $LORAPLEX_KEY" \\
-  -H "Content-Type: application/json" \\
-  -d '{{"model": "{model}", {asked}}}'"""
+    curl = _curl(origin, f"v1/{path}", model, asked)
     python = f"""import os
 
 from openai import OpenAI
@@ -42,13 +97,13 @@ const answer = await client.{call}.create({{
   {javascript_asked},
 }});
 console.log(answer.choices[0].{text});"""
-    return [Snippet("curl", curl), Snippet("Python", python), Snippet("JavaScript", javascript)]
+    return [curl, Snippet("Python", python), Snippet("JavaScript", javascript)]
 
 
-def client_code(origin: str, made: CreatedKey, chat: bool) -> Sequence[Snippet]:
+def client_code(origin: str, made: CreatedKey, state: State, tenant: str) -> Sequence[Snippet]:
     """What whoever gets a new key needs: the key and code for its model. Empty where it is for several, or for none."""
     models = sorted(made.key.adapters or ())
     if len(models) != 1 or not made.key.allows(INFERENCE):
         return ()
-    curl, *others = snippets(origin, models[0], chat)
+    curl, *others = snippets(origin, models[0], use_of(state, models[0], tenant))
     return [replace(curl, code=f"export LORAPLEX_KEY={made.token}\n{curl.code}"), *others]

@@ -61,7 +61,7 @@ async def create(request: Request, state: StateOf, caller: CallerOf) -> Response
     if made is None:
         return await _page(request, state, caller, form, status=form.status)
     missing = _missing(state, caller.tenant, made.key.adapters or ())
-    code = client_code(address_of(request), made, state.template is not None)
+    code = client_code(address_of(request), made, state, caller.tenant)
     return await _page(request, state, caller, new_key_form(), status=201, made=made, missing=missing, code=code)
 
 

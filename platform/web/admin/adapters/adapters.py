@@ -32,7 +32,7 @@ from ..forms import Form, read_form
 from ..lists import AskedOf
 from ..page import NOT_KEPT, PageRoute, address_of, go_to, is_fragment, page
 from ..questions import delete_question, disable_question, last_day_of, version_questions
-from ..snippets import snippets
+from ..snippets import snippets, use_of
 from .adapter_history import MoveRow, move_rows, traffic_points
 from .adapter_rows import adapter_row, adapter_rows, facts_of, shown_version, version_rows
 from .adapter_search import FILTERS, ORDERS, matching
@@ -100,7 +100,7 @@ async def _page(request: Request, state: State, caller: Caller, name: str, delet
             adapter, version, standings[version.number], state.settings.promotion_min_agreement
         ),
         profile=profile_view(state, adapter, version),
-        snippets=snippets(address_of(request), name, chat=state.template is not None),
+        snippets=snippets(address_of(request), name, use_of(state, name, caller.tenant)),
         routes=await asyncio.to_thread(route_views, state, day),
         disable=disable_question(day),
         delete=delete_question(day),

@@ -21,14 +21,18 @@ def tiers(status: EngineStatus | None, info: EngineInfo | None) -> list[dict[str
     if status is None or info is None:
         return []
     used, kept = used_blocks(status), status.cached_blocks
-    blocks = f"{used:,} of {info.num_blocks:,} blocks, {kept:,} more reusable"
     host = info.adapter_host_memory
     return [
-        {"name": "KV cache", "share": used / max(1, info.num_blocks), "words": blocks},
+        *([_blocks(used, kept, info)] if info.num_blocks else []),
         *([_states(status, info)] if info.num_states else []),
         _bytes("Adapter memory", status.adapter_bytes_used, info.adapter_memory),
         *([_bytes("Host cache", status.adapter_host_bytes_used, host)] if host else []),
     ]
+
+
+def _blocks(used: int, kept: int, info: EngineInfo) -> dict[str, Any]:
+    words = f"{used:,} of {info.num_blocks:,} blocks, {kept:,} more reusable"
+    return {"name": "KV cache", "share": used / info.num_blocks, "words": words}
 
 
 def _states(status: EngineStatus, info: EngineInfo) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Final
 from sqlalchemy import make_url
 
 import loraplex
+from loraplex.engine.protocol import EngineInfo
 
 from ...adapters.engine_door import EngineDoor
 from ...observability.kv_cache import dtype_words, tokens
@@ -74,12 +75,16 @@ def model_facts(state: State) -> list[tuple[str, str]]:
         ("Architecture", info.architecture),
         ("Context", f"{info.max_model_len:,} tokens"),
         ("Weights", f"{info.quantization or info.dtype}, {size_words(info.weight_bytes)}"),
-        ("KV cache", f"{tokens(info):,} tokens in {dtype_words(info)}, {size_words(info.kv_cache_bytes)}"),
+        *([("KV cache", _cache_words(info))] if info.num_blocks else []),
         *([("Recurrent states", f"{info.num_states:,} in {size_words(info.state_bytes)}")] if info.num_states else []),
         *([("KV scales", info.kv_cache_scales)] if info.kv_cache_scales else []),
         ("Adapter memory", size_words(info.adapter_memory)),
         ("Compute", info.compute),
     ]
+
+
+def _cache_words(info: EngineInfo) -> str:
+    return f"{tokens(info):,} tokens in {dtype_words(info)}, {size_words(info.kv_cache_bytes)}"
 
 
 def device_facts(engine: EngineDoor) -> list[tuple[str, str]]:

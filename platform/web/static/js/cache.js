@@ -9,10 +9,12 @@ let lastState = null;
 
 function drawHistory(cache) {
   const times = liveTimes(cache.loads.length);
-  drawChart(document.getElementById("prefix-chart"), times, [
-    { label: "Hit rate", unit: "%", values: cache.hit_rate },
-    { label: "Blocks in use", unit: "%", values: cache.blocks_used, colour: "--good" },
-  ]);
+  const ofBlocks = document.getElementById("prefix-chart");
+  if (ofBlocks)
+    drawChart(ofBlocks, times, [
+      { label: "Hit rate", unit: "%", values: cache.hit_rate },
+      { label: "Blocks in use", unit: "%", values: cache.blocks_used, colour: "--good" },
+    ]);
   drawChart(document.getElementById("moves-chart"), times, [
     { label: "Loads", values: cache.loads, bars: true, side: -1 },
     { label: "Evictions", values: cache.evictions, bars: true, side: 1, colour: "--warn" },

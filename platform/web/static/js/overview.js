@@ -6,19 +6,28 @@ import { onLive } from "./live.js";
 import { url } from "./server.js";
 import { drawTiles } from "./tiles.js";
 
-const FIGURES = {
-  requests_per_minute: ["Requests", "/min"],
-  tokens_per_second: ["Generation", "tokens/s"],
-  first_token_ms: ["Time to first token, p95", "ms"],
-  errors_per_minute: ["Errors", "/min"],
+const UNITS = {
+  requests_per_minute: "/min",
+  tokens_per_second: "tokens/s",
+  first_token_ms: "ms",
+  errors_per_minute: "/min",
 };
 let lastState = null;
 
+function labelOf(figure) {
+  const name = figure.querySelector("h2").textContent;
+  return figure.dataset.figure === "first_token_ms" ? `${name}, p95` : name;
+}
+
 function drawFigures({ history }) {
   const times = liveTimes(history.requests_per_minute.length);
-  const series = Object.entries(FIGURES).map(([key, [label, unit]]) => ({ key, label, unit, values: history[key] }));
-  for (const one of series) {
-    const figure = document.querySelector(`[data-figure="${one.key}"]`);
+  const figures = [...document.querySelectorAll("[data-figure]:not([hidden])")];
+  const series = figures.map((figure) => {
+    const key = figure.dataset.figure;
+    return { key, label: labelOf(figure), unit: UNITS[key], values: history[key] };
+  });
+  for (const [number, one] of series.entries()) {
+    const figure = figures[number];
     const failing = one.key === "errors_per_minute" && one.values.some((value) => value >= 1);
     figure.dataset.tone = failing ? "bad" : "";
     drawChart(figure.querySelector("[data-chart]"), times, [{ ...one, colour: failing ? "--bad" : "--accent" }]);
