@@ -32,18 +32,21 @@ class Passed:
 
 
 def table(shown: dict[str, list[parity.Shown]]) -> str:
-    rows = ["| Architecture | On the hub | Adapters on | Weights | Keys and values | CPU | CUDA |", "|" + "---|" * 7]
+    columns = ("Architecture", "On the hub", "Adapters on", "Stored as", "Rounded to", "Keys and values", "CPU", "CUDA")
+    rows = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     hub = {found.name: found.family.hub.get(found.name, ()) for found in architectures().values()}
     for architecture, kinds in sorted(shown.items()):
         targets = sorted({target for kind in kinds for target in kind.targets})
+        stored = list(dict.fromkeys(kind.stored for kind in kinds if kind.stored))
         weights = sorted({kind.weights for kind in kinds if kind.weights})
         keys = sorted({kind.keys for kind in kinds if kind.keys})
         cells = [
             f"`{architecture}`",
             ", ".join(hub.get(architecture.removesuffix("ForCausalLM"), ())),
             ", ".join(f"`{target}`" for target in targets),
-            ", ".join(["as stored", *weights]),
-            ", ".join(["as stored", *keys]),
+            ", ".join(["floats", *stored]),
+            ", ".join(weights),
+            ", ".join(["floats", *keys]),
             "run",
             "not run",
         ]

@@ -1,7 +1,7 @@
 """Tiny checkpoints in quantized formats, each beside the checkpoint of float32 weights that it stands for."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.description.spec import LinearSpec, ModelSpec
+from loraplex.engine.model.expected import layer_path
+from loraplex.engine.model.loader import Checkpoint
 from tests.checkpoints import make_checkpoint
 from tests.quant.made_formats import Make, awq, compressed, float8, gptq
 
@@ -185,6 +189,36 @@ def make_quantized(folder: Path, case: Case, seed: int = 0) -> tuple[Path, Path]
     save_file(stored, quantized / FILE, {"format": "pt"})
     write_config(quantized, quantization_config=case.config)
     return quantized, floats
+
+
+def quantize_folder(folder: Path, said: dict[str, Any], make: Callable[[str], Make | None]) -> dict[str, torch.Tensor]:
+    """Quantize the linears of the checkpoint in `folder`, of any family, in place. The floats that they stand for, by
+    the names of their tensors. `make` is asked with the names of linears there."""
+    config, random = ModelConfig.from_folder(folder), np.random.default_rng(0)
+    checkpoint, tensors = Checkpoint(folder, config.spec), load_file(folder / FILE)
+    floats: dict[str, torch.Tensor] = {}
+    for path, linear in quantized_linears(config.spec):
+        name = checkpoint.stored_name(f"{path}.weight")
+        module = name.removesuffix(".weight")
+        make_it = make(module)
+        if make_it is None:
+            continue
+        made = make_it(random, linear.outputs, linear.inputs)
+        floats[name] = (made.weight.T if linear.is_transposed else made.weight).contiguous()
+        del tensors[name]
+        tensors |= {f"{module}.{suffix}": packed.contiguous() for suffix, packed in made.tensors.items()}
+    save_file(tensors, folder / FILE, {"format": "pt"})
+    write_config(folder, quantization_config=said)
+    return floats
+
+
+def quantized_linears(spec: ModelSpec) -> Iterator[tuple[str, LinearSpec]]:
+    """Whole path and description of each linear that may be quantized, but for the head."""
+    for number, layer in enumerate(spec.layers):
+        for linear in layer.linears():
+            yield f"{layer_path(spec, number)}{linear.path}", linear
+    if spec.token_inputs is not None:
+        yield spec.token_inputs.projection.path, spec.token_inputs.projection
 
 
 def write_config(folder: Path, **changes: Any) -> None:

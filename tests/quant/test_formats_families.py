@@ -1,72 +1,21 @@
-"""Quantized checkpoints of other families than Llama's, against transformers on the floats of their weights."""
+"""Quantized folders of larger models of which the text is served, against transformers on the floats of their weights.
+tests/engine/model/families/test_few_bits.py has the formats of each family."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, OPTConfig, PretrainedConfig, Qwen3_5ForConditionalGeneration, Qwen3_5TextConfig
+from transformers import Qwen3_5ForConditionalGeneration
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine.model.config import ModelConfig
-from loraplex.engine.model.expected import layer_path
-from loraplex.engine.model.loader import Checkpoint
-from tests.checkpoints import reference_model
-from tests.engine.certify.test_reference_families import GPT2, OPT
-from tests.engine.model.families.parity import make_base
-from tests.engine.model.families.test_qwen3_5 import WHOLE_VECTORS, make_whole
-from tests.quant.made_checkpoints import FILE, groups, scheme, write_config
-from tests.quant.made_formats import Make, awq, compressed, float8, gptq
+from tests.engine.model.families.test_qwen3_5 import make_whole
+from tests.quant.made_checkpoints import groups, quantize_folder, scheme
+from tests.quant.made_formats import compressed, gptq
 
-FAMILIES: Final[dict[str, PretrainedConfig]] = {
-    "opt": OPTConfig(**OPT),
-    "opt-projected": OPTConfig(**OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 32}),
-    "gpt2": GPT2Config(**GPT2),
-    "qwen3_5": Qwen3_5TextConfig(**WHOLE_VECTORS),
-}
-STATES: Final = ("in_proj_a", "in_proj_b")
-"""Of too few outputs to be packed."""
-FORMATS: Final[dict[str, tuple[dict[str, Any], Make]]] = {
-    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm"}, awq(16)),
-    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": True}, gptq(4, 16, ordered=True)),
-    "packed4": (
-        groups(
-            "pack-quantized",
-            scheme("int", 4, "group", group_size=16),
-            ignore=("lm_head", "re:.*project_(in|out)", "re:.*in_proj_[ab]$"),
-        ),
-        compressed(4, 16),
-    ),
-    "fp8": ({"quant_method": "fp8"}, float8((None, None), "weight_scale", ())),
-}
 IDS: Final = list(range(3, 43))
 TOLERANCE: Final = 2e-3
 """Of a log-probability: kernels of integers keep 16 bits of each activation."""
-
-
-def quantize(folder: Path, said: dict[str, Any], make: Callable[[str], Make | None]) -> dict[str, torch.Tensor]:
-    """The checkpoint in `folder` quantized in place; the floats that it stands for, by their names there. `make` is
-    asked with those too."""
-    config, random = ModelConfig.from_folder(folder), np.random.default_rng(0)
-    checkpoint, tensors = Checkpoint(folder, config.spec), load_file(folder / FILE)
-    floats = dict(tensors)
-    for number, layer in enumerate(config.spec.layers):
-        for linear in layer.linears():
-            name = checkpoint.stored_name(f"{layer_path(config.spec, number)}{linear.path}.weight")
-            module = name.removesuffix(".weight")
-            make_it = make(module)
-            if make_it is None:
-                continue
-            made = make_it(random, linear.outputs, linear.inputs)
-            floats[name] = (made.weight.T if linear.is_transposed else made.weight).contiguous()
-            del tensors[name]
-            tensors |= {f"{module}.{suffix}": packed.contiguous() for suffix, packed in made.tensors.items()}
-    save_file(tensors, folder / FILE, {"format": "pt"})
-    write_config(folder, quantization_config=said)
-    return floats
 
 
 def served(folder: Path) -> torch.Tensor:
@@ -84,16 +33,6 @@ def assert_served(folder: Path, model: Any) -> None:
     expected = model(torch.tensor([IDS])).logits[0, -1].log_softmax(-1)
     found, likeliest = served(folder), expected.topk(15).indices
     assert (found[likeliest] - expected[likeliest]).abs().max() < TOLERANCE
-
-
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_answers_are_those_of_the_floats_that_the_weights_stand_for(tmp_path: Path, family: str, name: str) -> None:
-    folder, (said, make) = make_base(tmp_path / "base", FAMILIES[family]), FORMATS[name]
-    model = reference_model(folder)
-    floats = quantize(folder, said, lambda module: None if module.endswith(STATES) else make)
-    assert not model.load_state_dict(floats, strict=False).unexpected_keys
-    assert_served(folder, model)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +57,7 @@ def test_names_of_the_whole_model_and_of_its_text_are_understood(tmp_path: Path,
         scheme("int", 4, "group", group_size=16),
         ignore=("lm_head", "re:.*visual.*", "re:.*mtp.*", *ignored),
     )
-    floats = quantize(folder, said, lambda module: None if "linear_attn" in module else compressed(4, 16))
+    floats = quantize_folder(folder, said, lambda module: None if "linear_attn" in module else compressed(4, 16))
     unexpected = model.load_state_dict(floats, strict=False).unexpected_keys
     assert all(name.startswith("mtp.") for name in unexpected)
     assert_served(folder, model)
@@ -130,7 +69,7 @@ def test_a_rule_of_gptq_by_the_name_in_the_whole_model_counts(tmp_path: Path) ->
     rules = {r"model\.language_model\.layers\.\d\.mlp": {"bits": 8, "group_size": -1}, "-:.*linear_attn": {}}
     said = {"quant_method": "gptq", "bits": 4, "group_size": 16, "dynamic": rules}
     eight, four = gptq(8, -1), gptq(4, 16)
-    floats = quantize(
+    floats = quantize_folder(
         folder, said, lambda module: None if "linear_attn" in module else eight if ".mlp." in module else four
     )
     model.load_state_dict(floats, strict=False)

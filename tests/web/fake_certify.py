@@ -10,7 +10,7 @@ from loraplex.engine.certify.child import OnProgress
 from loraplex.engine.certify.prompts import generated_prompts
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.identity.digest import model_digest
-from loraplex.engine.model.served import kv_cache_words, quantization_words
+from loraplex.engine.model.served import kv_cache_words, positions_words, quantization_words
 
 from .fake_engine import ARITHMETIC, RUNTIME
 
@@ -51,6 +51,7 @@ class FakeCertify:
             reference=model_digest(Path(job.reference or job.engine.model)),
             quantization=quantization_words(model, job.engine),
             kv_cache_dtype=kv_cache_words(model, job.engine),
+            positions=positions_words(model, job.engine),
             arithmetic=ARITHMETIC,
             runtime=RUNTIME,
             adapter=job.adapter_digest,

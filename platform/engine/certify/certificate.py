@@ -71,6 +71,8 @@ class Coverage(_Json):
     """As in EngineInfo.quantization, in words; empty where nothing is quantized."""
     kv_cache_dtype: str
     """What keys and values are stored in, in the words of `engine/model/served.py: kv_cache_words`."""
+    positions: str
+    """Which of longrope's sets of factors turns positions; empty: the model has one way."""
     arithmetic: str
     """What linears are multiplied with, as in EngineInfo.arithmetic: it decides how their activations are rounded."""
     runtime: dict[str, str]
@@ -136,6 +138,7 @@ PARTS: Final = {
     "reference": "the unquantized reference",
     "quantization": "the quantization",
     "kv_cache_dtype": "what the KV cache stores",
+    "positions": "what turns positions",
     "arithmetic": "the processor's arithmetic",
     "adapter": "the adapter",
     "prompts": "the prompts",

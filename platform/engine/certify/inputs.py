@@ -11,11 +11,13 @@ from safetensors import safe_open
 from loraplex.lora.files.manifest import AdapterManifest, BaseSignature
 from loraplex.lora.inspection.inspection import CONFIG_FILE, WEIGHTS_FILE, inspect_adapter
 
+from ..config import EngineConfig
 from ..model.config import ModelConfig, base_signature
 from ..model.loader import Checkpoint
 from ..offline.adapter_files import prepare_adapter
 from .certificate import CertifyJob
 from .merged import MergedAdapter
+from .prompts import MOST_TOKENS
 
 MAY_DIFFER: Final = frozenset(
     {
@@ -79,6 +81,15 @@ def _differences(own: object, other: object, path: str = "") -> Iterator[tuple[s
             )
     else:
         yield path, own, other
+
+
+def table_length(config: ModelConfig, engine: EngineConfig) -> int:
+    """Positions of rotary tables: enough for every prompt, and on the side of longrope's border that is served."""
+    border = config.rope_border
+    if border is None:
+        return MOST_TOKENS
+    is_long = config.length(engine.max_model_len) > border
+    return max(MOST_TOKENS, border + 1) if is_long else min(MOST_TOKENS, border)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ..quantize.ends import End, Linear, embed_tokens, token_inputs
 from ..quantize.float_layers import stored_layer
 from ..quantize.plain.forward import Beside, KeysAndValues, LayerTensors, layer_forward, plain_linear
 from .merged import MergedAdapter
-from .prompts import MOST_TOKENS, Prompt
+from .prompts import Prompt
 
 HEAD_ROWS: Final = 16384
 """Of the vocabulary at a time: a head in float32 can be larger than a layer."""
@@ -29,12 +29,18 @@ class Reference:
     """`advance` through every layer in order, then ask for `logits`. Prompts of L tokens; C hidden size."""
 
     def __init__(
-        self, config: ModelConfig, checkpoint: Checkpoint, adapter: MergedAdapter, prompts: Sequence[Prompt]
+        self,
+        config: ModelConfig,
+        checkpoint: Checkpoint,
+        adapter: MergedAdapter,
+        prompts: Sequence[Prompt],
+        length: int,
     ) -> None:
+        """`length`: positions of rotary tables; at least those of the longest prompt."""
         self._config, self._checkpoint, self._adapter = config, checkpoint, adapter
         self._starts = [prompt.start for prompt in prompts]
         self._read_by_others = config.spec.read_by_others()
-        self._longest = MOST_TOKENS
+        self._length = length
         self._kinds = module_table(config.spec).kinds
         embedding = adapter.embedding(checkpoint.tensor(f"{config.spec.embedding.path}.weight"))
         embed = partial(embed_tokens, config.spec, checkpoint, embedding)
@@ -50,7 +56,7 @@ class Reference:
         base = {
             name: tensor.float() for name, tensor in stored_layer(self._config.spec, self._checkpoint, layer).items()
         }
-        adapted, forward = self._adapted(layer, base), layer_forward(self._config.spec.layers[layer], self._longest)
+        adapted, forward = self._adapted(layer, base), layer_forward(self._config.spec.layers[layer], self._length)
         for number, (hidden, start) in enumerate(zip(self._hidden, self._starts, strict=True)):
             split = replace(forward, linear=partial(_linear_from, start, base)) if start else forward
             beside = self._beside(number, layer)

@@ -21,7 +21,7 @@ from ..device.device import Device, choose_device
 from ..model.config import ModelConfig, base_signature
 from ..model.identity.digest import files_state, model_digest
 from ..model.loader import Checkpoint
-from ..model.served import kv_cache_words, quantization_words
+from ..model.served import kv_cache_words, positions_words, quantization_words
 from ..startup.build import open_weights_cache
 from ..startup.gpu_memory import no_room
 from ..startup.kv_cache_size import choose_cache_dtype
@@ -31,9 +31,9 @@ from ..startup.weights_cache import WeightsCache
 from ..text.tokenizer import Tokenizer
 from .certificate import Certificate, CertifyJob, Coverage, prompts_digest
 from .compare import Comparison, log_probabilities
-from .inputs import OpenedAdapter, ReferenceFiles, open_adapter, open_reference, reopen_adapter
+from .inputs import OpenedAdapter, ReferenceFiles, open_adapter, open_reference, reopen_adapter, table_length
 from .merged import MergedAdapter
-from .prompts import MOST_TOKENS, Prompt, generated_prompts, read_prompts
+from .prompts import Prompt, generated_prompts, read_prompts
 from .reference import Reference
 from .served import ServedModel, ServedStream, load_adapter, make_batches
 
@@ -59,11 +59,12 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
     with torch.inference_mode(), ExitStack() as scratch:
         adapter = open_adapter(job, base, scratch)
         invocation = () if adapter is None else adapter.manifest.invocation_tokens
-        longest = config.max_position_embeddings - 1
+        length = table_length(config, engine)
+        longest = min(config.max_position_embeddings - 1, length)
         prompts = read_prompts(texts, Tokenizer(folder), config.vocab_size, longest, invocation)
         share = f"lower gpu_memory_utilization, now {engine.gpu_memory_utilization:g}, to leave room beside the engine"
         with no_room("a certificate was measured", share):
-            streams = _Streams(reference, served, adapter, prompts)
+            streams = _Streams(reference, served, adapter, prompts, length)
             streams.advance(report)
             weights, kv_cache, both = streams.compare(report)
     if kv_cache_words(config, engine) != cache_words:
@@ -76,6 +77,7 @@ def certify(job: CertifyJob, report: Report = lambda share, stage: None) -> Cert
         reference=reference_digest,
         quantization=quantization_words(config, engine),
         kv_cache_dtype=cache_words,
+        positions=positions_words(config, engine),
         arithmetic=served.device.arithmetic,
         runtime=served.device.runtime,
         adapter=None if adapter is None else adapter.manifest.digest,
@@ -124,16 +126,22 @@ class _Streams:
     """The prompts in the reference, and through the served path with either, or both, of its two roundings."""
 
     def __init__(
-        self, reference: ReferenceFiles, served: _Served, adapter: OpenedAdapter | None, prompts: Sequence[Prompt]
+        self,
+        reference: ReferenceFiles,
+        served: _Served,
+        adapter: OpenedAdapter | None,
+        prompts: Sequence[Prompt],
+        length: int,
     ) -> None:
+        """`length`: positions of rotary tables."""
         own = None if adapter is None else reopen_adapter(adapter, reference)
         merged = MergedAdapter.none() if own is None else own.merged()
         self._num_layers, self._prompts = reference.config.num_layers, prompts
-        self._reference = Reference(reference.config, reference.checkpoint, merged, prompts)
+        self._reference = Reference(reference.config, reference.checkpoint, merged, prompts, length)
         plain = EngineConfig(model=str(reference.folder), device="cpu", dtype="float32")
         exact = choose_device(plain, reference.config)
-        self._exact = ServedModel(reference.folder, exact, MOST_TOKENS)
-        self._served = ServedModel(served.folder, served.device, MOST_TOKENS)
+        self._exact = ServedModel(reference.folder, exact, length)
+        self._served = ServedModel(served.folder, served.device, length)
         exact_table = None if own is None else load_adapter(self._exact, own, torch.float32)
         served_table = None if adapter is None else load_adapter(self._served, adapter, served.device.stored_dtype)
         served_batches = make_batches(prompts, served_table)

@@ -42,7 +42,7 @@ BATCH_TOKENS: Final = 2048
 
 class ServedModel:
     def __init__(self, folder: Path, device: Device, longest: int) -> None:
-        """`longest`: tokens of a prompt. ValueError when the files do not fit their configuration."""
+        """`longest`: positions of rotary tables. ValueError when the files do not fit their configuration."""
         self.config, self.device = ModelConfig.from_folder(folder), device
         self._checkpoint = Checkpoint(folder, self.config.spec)
         self._loader = make_loader(self.config, self._checkpoint, device)

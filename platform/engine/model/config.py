@@ -83,11 +83,14 @@ class ModelConfig:
         longest = self.max_position_embeddings
         if asked is not None and not 2 <= asked <= longest:
             raise ValueError(f"max_model_len must be between 2 and {longest}, the model's own, got {asked}")
-        return min([self.usual_length or longest, *self._original_lengths()]) if asked is None else asked
+        return min(self.usual_length or longest, self.rope_border or longest) if asked is None else asked
 
-    def _original_lengths(self) -> list[int]:
+    @property
+    def rope_border(self) -> int | None:
+        """Of longrope: the `length` up to which short factors turn all sequences, and beyond which long ones do. None:
+        the model has no such border."""
         ropes = [mixer.rope for _, mixer in self.spec.attention_layers() if mixer.rope is not None]
-        return [rope.original_length for rope in ropes if rope.original_length is not None]
+        return min((rope.original_length for rope in ropes if rope.original_length is not None), default=None)
 
     @property
     def classifies(self) -> bool:

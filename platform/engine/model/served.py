@@ -34,6 +34,13 @@ def kv_cache_words(model: ModelConfig, engine: EngineConfig) -> str:
     return kv_cache_dtype if scales == AUTO else f"{kv_cache_dtype}, {scales} scales"
 
 
+def positions_words(model: ModelConfig, engine: EngineConfig) -> str:
+    """Which of longrope's sets of factors turns all sequences; empty: the model has one way."""
+    if model.rope_border is None:
+        return ""
+    return f"longrope's {'long' if model.length(engine.max_model_len) > model.rope_border else 'short'} factors"
+
+
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()

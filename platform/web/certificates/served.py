@@ -12,7 +12,7 @@ from loraplex.engine.config import EngineConfig
 from loraplex.engine.device.computing import Computing
 from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.identity.digest import state_digest
-from loraplex.engine.model.served import kv_cache_words, quantization_words
+from loraplex.engine.model.served import kv_cache_words, positions_words, quantization_words
 from loraplex.engine.startup.loaded_files import LoadedFiles
 from loraplex.engine.text.tokenizer import Tokenizer
 from loraplex.registry.adapters.promotion import PromotionRule
@@ -57,7 +57,8 @@ class ServedPath:
         """Digest of the settings that certificates depend on: servers with the same measure for each other, also where
         their processors or libraries differ. `fingerprint`: of the base."""
         engine, reference = self._engine(), self._settings.certificate_reference
-        parts = fingerprint, quantization_words(self._model, engine), self._kv_cache, engine.device, str(reference)
+        words = quantization_words(self._model, engine), self._kv_cache, positions_words(self._model, engine)
+        parts = fingerprint, *words, engine.device, str(reference)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def coverage(self, subject: Subject) -> Coverage:
@@ -79,6 +80,7 @@ class ServedPath:
             reference=self._reference_digest(base),
             quantization=quantization_words(self._model, self._engine()),
             kv_cache_dtype=self._kv_cache,
+            positions=positions_words(self._model, self._engine()),
             arithmetic=computing.arithmetic,
             runtime=computing.runtime,
             adapter=subject.adapter,

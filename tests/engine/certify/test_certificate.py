@@ -14,6 +14,7 @@ COVERAGE = Coverage(
     reference="r" * 64,
     quantization="int4 rounded at load",
     kv_cache_dtype="fp8_e4m3",
+    positions="longrope's short factors",
     arithmetic="float32 vectors",
     runtime={"torch": "2.11.0+cpu", "numba": "0.66.0"},
     adapter="a" * 64,
@@ -53,7 +54,7 @@ def test_every_covered_part_is_in_the_digest_and_told_in_words(part: str) -> Non
     assert changed.digest() != COVERAGE.digest()
     told = COVERAGE.changes(changed)
     assert len(told) == 1
-    said_in_words = part in ("quantization", "kv_cache_dtype", "arithmetic", "version")
+    said_in_words = part in ("quantization", "kv_cache_dtype", "positions", "arithmetic", "version")
     assert ("something else" in told[0]) == said_in_words and COVERAGE.changes(COVERAGE) == []
 
 

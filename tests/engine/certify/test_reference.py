@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from loraplex.engine.certify.certificate import CertifyJob
-from loraplex.engine.certify.inputs import open_adapter, open_reference
+from loraplex.engine.certify.inputs import open_adapter, open_reference, table_length
 from loraplex.engine.certify.merged import MergedAdapter
 from loraplex.engine.certify.prompts import Prompt
 from loraplex.engine.certify.reference import Reference
@@ -39,7 +39,8 @@ def reference_logits(base: Path, adapter: Path | None, prompts: list[list[int]])
         merged = MergedAdapter.none() if opened is None else opened.merged()
         tokens = () if opened is None else opened.manifest.invocation_tokens
         made = [Prompt(prompt, find_start(prompt, tokens) or 0) for prompt in prompts]
-        reference = Reference(files.config, files.checkpoint, merged, made)
+        length = table_length(files.config, job.engine)
+        reference = Reference(files.config, files.checkpoint, merged, made, length)
         for layer in range(files.config.num_layers):
             reference.advance(layer)
         return reference.head().logits(*reference.outputs())

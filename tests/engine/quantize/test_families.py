@@ -10,6 +10,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import (
     CompressedTensorsConfig,
+    Gemma4TextConfig,
     GPT2Config,
     OPTConfig,
     PretrainedConfig,
@@ -33,6 +34,7 @@ from tests.engine.certify.test_reference_families import GPT2, OPT
 from tests.engine.model.families.parity import make_base
 from tests.engine.model.families.test_gemma import CONFIGS
 from tests.engine.model.families.test_qwen3_5 import WHOLE_VECTORS, make_whole
+from tests.engine.model.families.tiny import TINY
 from tests.engine.pooling.encoders import make_encoder
 
 FAMILIES: Final[dict[str, PretrainedConfig]] = {
@@ -42,6 +44,9 @@ FAMILIES: Final[dict[str, PretrainedConfig]] = {
     ),
     "gpt2": GPT2Config(**GPT2 | {"n_positions": 256}),
     "gemma3": CONFIGS["gemma3-linear-rope"],
+    "gemma4-values-are-keys": Gemma4TextConfig(
+        **TINY["gemma4-values-are-keys"].to_dict() | {"max_position_embeddings": 256}
+    ),
     "qwen3_5": Qwen3_5TextConfig(
         **WHOLE_VECTORS | {"max_position_embeddings": 256, "linear_num_value_heads": 16, "linear_value_head_dim": 16}
     ),
@@ -51,6 +56,7 @@ KINDS: Final = {
     "opt": ("q_proj", "out_proj", "fc1", "fc2"),
     "gpt2": ("c_attn", "c_proj"),
     "gemma3": "all-linear",
+    "gemma4-values-are-keys": "all-linear",
     "qwen3_5": "all-linear",
 }
 SCHEMES: Final[dict[str, dict[str, Any]]] = {
@@ -114,7 +120,7 @@ def read_independently(folder: Path) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("family", ["opt", "opt-projected", "gemma3", "qwen3_5"])
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "gpt2"])
 def test_transformers_reads_what_is_served(
     tmp_path: Path, bases: dict[str, Path], written: dict[str, torch.Tensor], family: str, scheme: str
 ) -> None:
@@ -186,12 +192,26 @@ def unfold(model: PreTrainedModel, spec: ModelSpec, scales: dict[str, torch.Tens
     assert not scales
 
 
-def test_awq_at_the_start(tmp_path: Path, bases: dict[str, Path]) -> None:
+@pytest.mark.parametrize("family", ["gemma3", "gemma4-values-are-keys"])
+def test_awq_at_the_start(tmp_path: Path, bases: dict[str, Path], family: str) -> None:
     quantize_checkpoint(
-        bases["gemma3"], tmp_path / "out", QuantizeOptions(scheme="awq", group_size=32, calibration_tokens=32768)
+        bases[family], tmp_path / "out", QuantizeOptions(scheme="awq", group_size=32, calibration_tokens=32768)
     )
-    at_start = served(bases["gemma3"], quantization="awq", weights_cache=str(tmp_path / "kept"))
+    at_start = served(bases[family], quantization="awq", weights_cache=str(tmp_path / "kept"))
     assert torch.equal(at_start, served(tmp_path / "out"))
+    assert not torch.equal(at_start, served(bases[family]))
+
+
+@pytest.mark.parametrize(("family", "name"), [("gemma4", "Gemma4"), ("gemma4-unified", "Gemma4Unified")])
+def test_layers_that_read_keys_of_others_are_refused_by_name(tmp_path: Path, family: str, name: str) -> None:
+    """By the command and at the start alike, and nothing is kept."""
+    base, kept = make_base(tmp_path / "base", TINY[family]), tmp_path / "kept"
+    words = f"{name}ForCausalLM .* layers that read keys and values of other layers.*--quantization int8, fp8 or int4"
+    with pytest.raises(ValueError, match=words):
+        quantize(base, tmp_path / "out", "awq")
+    with pytest.raises(ValueError, match=words):
+        served(base, quantization="awq", weights_cache=str(kept))
+    assert not (tmp_path / "out").exists() and not list(kept.glob("awq-*"))
 
 
 @pytest.mark.parametrize("scheme", ["gptq", "int8"])

@@ -145,8 +145,9 @@ def _covers(certificate: Certificate) -> str:
     """What was served, in words."""
     coverage = certificate.coverage
     weights = coverage.quantization or "unquantized weights"
-    how = f"KV cache in {coverage.kv_cache_dtype}; computed by {coverage.arithmetic}; {runtime_words(coverage.runtime)}"
-    return f"{weights}; {how}; loraplex {coverage.version}"
+    computed = f"computed by {coverage.arithmetic}; {runtime_words(coverage.runtime)}; loraplex {coverage.version}"
+    parts = weights, f"KV cache in {coverage.kv_cache_dtype}", coverage.positions, computed
+    return "; ".join(filter(None, parts))
 
 
 def _origin(standing: Standing, certificate: Certificate) -> str:

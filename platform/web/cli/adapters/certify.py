@@ -30,7 +30,7 @@ from .certified import Target, check_tokens, find_certificate, find_target, keep
 JSON_LIST = re.compile(r'\s*\[\s*["\]]')
 """Lines may begin with a bracket too: [INST]."""
 ROUNDINGS = ("quantization", "head_quantization", "kv_cache_dtype", "kv_cache_scales", "dtype")
-FLAGS = ("model", "device", *ROUNDINGS, "data_dir", "database_url")
+FLAGS = ("model", "device", *ROUNDINGS, "max_model_len", "data_dir", "database_url")
 ROWS = {"weights": "weights only", "kv_cache": "KV cache only", "both": "both"}
 
 
@@ -154,5 +154,7 @@ def _print(subject: str, certificate: Certificate) -> None:
     console.print(table)
     console.print(f"weights   {coverage.quantization or 'as in the checkpoint'}")
     console.print(f"KV cache  {coverage.kv_cache_dtype}")
+    if coverage.positions:
+        console.print(f"positions {coverage.positions}")
     console.print(f"computes  by {coverage.arithmetic}; {runtime_words(coverage.runtime)}", soft_wrap=True)
     console.print(f"[green]✓[/] certificate {coverage.digest()[:12]} in {certificate.seconds:.0f} s")

@@ -15,7 +15,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto import AutoModelForCausalLM
 
 from loraplex import LLM, SamplingParams
-from loraplex.engine.certify.certificate import Certificate, CertifyJob
+from loraplex.engine.certify.certificate import CertifyJob
 from loraplex.engine.certify.run import certify
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig, base_signature
@@ -44,6 +44,8 @@ class Shown(NamedTuple):
     architecture: str
     targets: tuple[str, ...] = ()
     """Last names of the modules that adapters were on."""
+    stored: str = ""
+    """In which format of few bits the checkpoint was."""
     weights: str = ""
     """How they were quantized as they were loaded."""
     keys: str = ""
@@ -171,24 +173,10 @@ def check_completions(family: Family) -> None:
 
 def check_certified(family: Family, adapter: str) -> None:
     """What certificates compare with is computed by other code: without rounding there is no difference."""
-    found = _certify(family, adapter)
+    engine = EngineConfig(model=str(family.base))
+    found = certify(CertifyJob(engine, adapter=str(family.adapters[adapter]), prompts=CORPUS))
     for figures in (found.weights, found.kv_cache, found.both):
         assert figures.top1_agreement == 1 and figures.max_kl < 1e-6, figures
-
-
-def check_rounded(family: Family, adapter: str, quantization: str) -> None:
-    """Weights quantized as they are loaded, beside keys and values of 8 bits."""
-    found = _certify(family, adapter, quantization=quantization, head_quantization="int8", kv_cache_dtype="int8")
-    assert 0 < found.kv_cache.mean_kl < 0.01, found.kv_cache
-    assert 0 < found.both.mean_kl < {"int8": 0.02, "fp8": 0.1, "int4": 0.8}[quantization], found.both
-    SHOWN.append(Shown(_architecture(family), weights=quantization, keys="int8"))
-
-
-def _certify(family: Family, adapter: str, **engine: Any) -> Certificate:
-    job = CertifyJob(
-        EngineConfig(model=str(family.base), **engine), adapter=str(family.adapters[adapter]), prompts=CORPUS
-    )
-    return certify(job)
 
 
 def check_adapters_matter(family: Family) -> None:

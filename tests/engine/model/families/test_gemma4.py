@@ -21,7 +21,6 @@ from .parity import (
     check_certified,
     check_family,
     check_refuses_names_only,
-    check_rounded,
     check_whole,
     found,
     make_base,
@@ -115,11 +114,6 @@ def test_an_adapter_of_a_module_that_is_not_there_is_refused(family: Family, tmp
 def test_certificates_compute_the_same(family: Family) -> None:
     for name in ("dora", "embedding", "norms"):
         check_certified(family, name)
-
-
-@pytest.mark.parametrize("quantization", ["int8", "fp8", "int4"])
-def test_weights_and_keys_of_few_bits_stay_close(family: Family, quantization: str) -> None:
-    check_rounded(family, "rank12", quantization)
 
 
 def test_the_folder_of_the_whole_model_serves_its_text_part(tmp_path: Path) -> None:
