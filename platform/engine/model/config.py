@@ -149,8 +149,10 @@ def linear_shapes(layer: LayerSpec) -> dict[str, tuple[int, int]]:
 
 def parse_config(whole: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
     """The two JSON documents as a ModelConfig. ValueError says what is missing or unsupported."""
-    family, name, task, is_part = find_family(_architectures(whole))
-    raw = dict(family.defaults.get(name, {})) | (_text_config(whole) if is_part else whole)
+    family, name, task, parts = find_family(_architectures(whole))
+    own = _text_config(whole) if parts else whole
+    name = _text_name(whole, parts) if parts else name
+    raw = dict(family.defaults.get(name, {})) | own
     spec = family.describe(raw, name)
     if task == "generate" and not spec.keeps_keys:
         raise ValueError(
@@ -211,6 +213,19 @@ def _text_config(whole: dict[str, Any]) -> dict[str, Any]:
     said = {name: value for name, value in whole.items() if name not in PARTS}
     own = {name: value for name, value in part.items() if value is not None or name not in said}
     return said | own | {name: said[name] for name in OF_THE_HEAD if name in said}
+
+
+def _text_name(whole: dict[str, Any], parts: Mapping[str, str]) -> str:
+    """Which model the text part is, by the `model_type` that it has itself."""
+    kind = whole["text_config"].get("model_type")
+    if kind is None:
+        return next(iter(parts.values()))
+    if kind not in parts:
+        raise ValueError(
+            f"text_config has model_type {kind!r}, which is not supported as the text part of "
+            f"{', '.join(_architectures(whole))}; supported: {', '.join(parts)}"
+        )
+    return parts[kind]
 
 
 def _usual_length(folder: Path, longest: int) -> int | None:

@@ -161,7 +161,7 @@ class Checkpoint:
             raise ValueError(
                 f"the weights in {self.folder} do not fit its config.json ({config.architecture}{quantized}): "
                 + "; ".join(filter(None, problems))
-                + self._hint(config)
+                + (self._hint(config) or "; download it again; if it is whole, its config.json is another model's")
             )
 
     def _hint(self, config: ModelConfig) -> str:

@@ -109,17 +109,28 @@ def head_size(raw: Raw, default: int | None = None) -> int:
 
 
 def layer_types(raw: Raw, supported: tuple[str, ...], default: list[str]) -> list[str]:
-    """What each layer is; `default` where config.json does not say."""
-    num_layers = positive(raw, "num_hidden_layers")
-    types = raw.get("layer_types") or default
-    unknown = sorted({str(kind) for kind in types if kind not in supported})
+    """What each layer is; `default`, of at least as many, where config.json does not say."""
+    num_layers, said = positive(raw, "num_hidden_layers"), raw.get("layer_types")
+    types = default[:num_layers] if said is None else said
+    if not isinstance(types, list) or not all(isinstance(kind, str) for kind in types):
+        raise ValueError(f"layer_types must be a list of words, one for each layer; supported: {', '.join(supported)}")
+    unknown = sorted({kind for kind in types if kind not in supported})
     if unknown:
         raise ValueError(
             f"layer_types has {', '.join(unknown)}, which is not supported; supported: {', '.join(supported)}"
         )
-    if len(types) < num_layers:
-        raise ValueError(f"layer_types has {len(types)} entries for {num_layers} layers; it must name each layer's")
-    return list(types[:num_layers])
+    if len(types) != num_layers:
+        raise ValueError(
+            f"layer_types has {len(types)} entries for {num_layers} layers; it must have one for each, as "
+            "num_hidden_layers counts them"
+        )
+    return types
+
+
+def layers_alike(raw: Raw, kind: str = FULL) -> int:
+    """How many layers there are, where the family has one kind of them."""
+    count = positive(raw, "num_hidden_layers")
+    return len(layer_types(raw, (kind,), [kind] * count))
 
 
 def rope(raw: Raw, head_dim: int, *, said: Raw | None = None, may_be_partial: bool = False) -> RopeConfig:

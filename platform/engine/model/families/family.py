@@ -43,9 +43,10 @@ class Family:
     """Architectures without what follows the family's name: Llama for LlamaForCausalLM."""
     describe: Callable[[Raw, str], ModelSpec]
     """(config.json, one of `names`) -> what is computed. ValueError says what is missing or unsupported."""
-    text_of: Mapping[str, str] = field(default_factory=dict)
-    """Architectures, in full, of which the text model is a part, described by `text_config` -> which of `names` it is.
-    `describe` then gets `text_config` with what only the whole says."""
+    text_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Architectures, in full, of which the text model is a part, described by `text_config` -> by the `model_type`
+    there, which of `names` it is; the first of them where it says none. `describe` then gets `text_config` with what
+    only the whole says."""
     other_names: Mapping[str, tuple[str, Task]] = field(default_factory=dict)
     """Architectures, in full, where they are called otherwise -> which of `names` they are, and made for what."""
     hub: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -31,8 +31,8 @@ class Found(NamedTuple):
     name: str
     """One of the family's."""
     task: Task
-    is_part: bool
-    """Whether it is the text part of a larger model."""
+    parts: Mapping[str, str]
+    """Where it is the text part of a larger model: by the part's `model_type`, which of the names it is. Else empty."""
 
 
 @lru_cache
@@ -45,9 +45,10 @@ def architectures() -> Mapping[str, Found]:
         if family is None:
             continue
         for suffix, task in family.tasks.items():
-            found |= {f"{name}{suffix}": Found(family, name, task, False) for name in family.names}
-        found |= {other: Found(family, name, task, False) for other, (name, task) in family.other_names.items()}
-        found |= {whole: Found(family, name, "generate", True) for whole, name in family.text_of.items()}
+            found |= {f"{name}{suffix}": Found(family, name, task, {}) for name in family.names}
+        found |= {other: Found(family, name, task, {}) for other, (name, task) in family.other_names.items()}
+        for whole, parts in family.text_of.items():
+            found[whole] = Found(family, next(iter(parts.values())), "generate", parts)
     return found
 
 

@@ -159,7 +159,7 @@ def scaled_model(spec: ModelSpec, raw: Raw) -> ModelSpec:
 FAMILY: Final = Family(
     names=("Gemma2", "Gemma3"),
     describe=_describe,
-    text_of={"Gemma3ForConditionalGeneration": "Gemma3"},
+    text_of={"Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3"}},
     other_names={
         "Gemma3TextModel": ("Gemma3", "embed"),
         "Gemma3TextForSequenceClassification": ("Gemma3", "classify"),

@@ -199,8 +199,8 @@ FAMILY: Final = Family(
     names=("Gemma4", "Gemma4Unified"),
     describe=_describe,
     text_of={
-        "Gemma4ForConditionalGeneration": "Gemma4",
-        "Gemma4UnifiedForConditionalGeneration": "Gemma4Unified",
+        "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4"},
+        "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4Unified"},
     },
     hub={
         "Gemma4": ("google/gemma-4-E2B-it", "google/gemma-4-E4B-it", "google/gemma-4-31B-it"),

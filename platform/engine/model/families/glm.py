@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ..description.config_fields import Raw, flag, head_size, number, positive, rope
+from ..description.config_fields import Raw, flag, head_size, layers_alike, number, positive, rope
 from ..description.spec import ModelSpec, NormSpec
 from .family import Family, as_one, gated_mlp, pre_norm_layer, split_heads, text_model
 
@@ -33,7 +33,7 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
             mixer_output_norm=replace(norm, path="post_self_attn_layernorm"),
             feed_forward_output_norm=replace(norm, path="post_mlp_layernorm"),
         )
-    return text_model(raw, [layer] * positive(raw, "num_hidden_layers"), norm)
+    return text_model(raw, [layer] * layers_alike(raw), norm)
 
 
 FAMILY: Final = Family(

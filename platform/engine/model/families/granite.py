@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from ..description.config_fields import FULL, Raw, flag, layer_types, number, positive
+from ..description.config_fields import FULL, Raw, flag, layer_types, layers_alike, number, positive
 from ..description.spec import AttentionSpec, FeedForwardSpec, HeadSpec, LinearSpec, ModelSpec, NormSpec
 from .family import Family, as_one, gated_mlp, pre_norm_layer, split_heads, text_model
 
@@ -21,7 +21,8 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
     mixer = replace(mixer, scale=number(raw, "attention_multiplier", 1.0))
     layer = pre_norm_layer(mixer, feed_forward, norm)
     layer = replace(layer, residual_scale=number(raw, "residual_multiplier", 1.0))
-    model = text_model(raw, [layer] * positive(raw, "num_hidden_layers"), norm)
+    count = layers_alike(raw) if name == "Granite" else len(_kinds(raw))
+    model = text_model(raw, [layer] * count, norm)
     return replace(
         model,
         embedding=replace(model.embedding, scale=number(raw, "embedding_multiplier", 1.0)),
@@ -33,11 +34,14 @@ def _third(raw: Raw, hidden_size: int) -> tuple[AttentionSpec, FeedForwardSpec]:
     return _heads(raw, hidden_size), gated_mlp(raw, hidden_size, flag(raw, "mlp_bias"))
 
 
+def _kinds(raw: Raw) -> list[str]:
+    return layer_types(raw, MIXERS, ["mamba"] * positive(raw, "num_hidden_layers"))
+
+
 def _fourth(raw: Raw, hidden_size: int) -> tuple[AttentionSpec, FeedForwardSpec]:
     experts = 8 if raw.get("num_local_experts") is None else raw["num_local_experts"]
     if experts:
         raise ValueError(f"num_local_experts is {experts!r}: experts are not supported for this family, 0 is")
-    layer_types(raw, MIXERS, ["mamba"] * positive(raw, "num_hidden_layers"))
     kind = raw.get("position_embedding_type")
     if kind not in POSITIONS:
         raise ValueError(f"position_embedding_type {kind!r} is not supported; supported: rope, nope")

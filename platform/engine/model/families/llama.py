@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from ..description.config_fields import FULL, SLIDING, Raw, flag, layer_types, number, positive
+from ..description.config_fields import FULL, SLIDING, Raw, flag, layer_types, layers_alike, number, positive
 from ..description.spec import LayerSpec, ModelSpec, NormSpec
 from .family import Family, gated_mlp, pre_norm_layer, split_heads, text_model
 
@@ -11,9 +11,9 @@ SMOLLM_THETA: Final = 2_000_000.0
 
 
 def _describe(raw: Raw, name: str) -> ModelSpec:
-    num_layers = positive(raw, "num_hidden_layers")
     if name == "Llama":
-        return text_model(raw, [_layer(raw)] * num_layers, _norm(raw))
+        return text_model(raw, [_layer(raw)] * layers_alike(raw), _norm(raw))
+    num_layers = positive(raw, "num_hidden_layers")
     raw = {"rope_theta": SMOLLM_THETA} | dict(raw)
     has_rope = _layers_with_rope(raw, num_layers)
     window = raw.get("sliding_window") if flag(raw, "use_sliding_window") else None

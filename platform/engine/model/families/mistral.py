@@ -47,7 +47,7 @@ def _query_scale(raw: Raw) -> QueryScale:
 FAMILY: Final = Family(
     names=("Mistral", "Ministral", "Ministral3"),
     describe=_describe,
-    text_of={"Mistral3ForConditionalGeneration": "Mistral"},
+    text_of={"Mistral3ForConditionalGeneration": TEXT_MODELS},
     hub={
         "Mistral": ("mistralai/Mistral-7B-Instruct-v0.3", "mistralai/Mistral-Small-3.1-24B-Instruct-2503"),
         "Ministral": ("mistralai/Ministral-8B-Instruct-2410",),

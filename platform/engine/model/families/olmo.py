@@ -3,7 +3,18 @@
 from dataclasses import replace
 from typing import Final
 
-from ..description.config_fields import FULL, SLIDING, Raw, flag, head_size, layer_types, number, positive, rope
+from ..description.config_fields import (
+    FULL,
+    SLIDING,
+    Raw,
+    flag,
+    head_size,
+    layer_types,
+    layers_alike,
+    number,
+    positive,
+    rope,
+)
 from ..description.spec import AttentionSpec, LayerSpec, ModelSpec, NormSpec, RopeConfig
 from .family import Family, gated_mlp, split_heads, text_model
 
@@ -16,7 +27,7 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
     num_layers, hidden_size = positive(raw, "num_hidden_layers"), positive(raw, "hidden_size")
     norm = NormSpec("model.norm", hidden_size, number(raw, "rms_norm_eps", 1e-5))
     if name == "Olmo2":
-        return text_model(raw, [_layer(raw, norm, _heads(raw))] * num_layers, norm)
+        return text_model(raw, [_layer(raw, norm, _heads(raw))] * layers_alike(raw), norm)
     raw = {"rope_theta": OLMO3_THETA} | dict(raw)
     default = [FULL if (number + 1) % FULL_EVERY == 0 else SLIDING for number in range(num_layers)]
     windows = {FULL: None, SLIDING: raw.get("sliding_window", 4096)}

@@ -35,11 +35,9 @@ def _mixer(raw: Raw, name: str, hidden_size: int, eps: float, window: int | None
 
 
 def _windows(raw: Raw) -> list[int | None]:
-    num_layers = positive(raw, "num_hidden_layers")
-    if not flag(raw, "use_sliding_window"):
-        return [None] * num_layers
+    num_layers, slides = positive(raw, "num_hidden_layers"), flag(raw, "use_sliding_window")
     first = raw.get("max_window_layers", 28)
-    windows = {FULL: None, SLIDING: raw.get("sliding_window", 4096)}
+    windows = {FULL: None, SLIDING: raw.get("sliding_window", 4096) if slides else None}
     types = layer_types(raw, (FULL, SLIDING), [FULL] * first + [SLIDING] * max(0, num_layers - first))
     return [windows[kind] for kind in types]
 

@@ -115,6 +115,6 @@ def _delta_net(raw: Raw, size: int, eps: float) -> DeltaNetSpec:
 FAMILY: Final = Family(
     names=("Qwen3_5",),
     describe=_describe,
-    text_of={"Qwen3_5ForConditionalGeneration": "Qwen3_5"},
+    text_of={"Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5"}},
     hub={"Qwen3_5": ("Qwen/Qwen3.5-0.8B",)},
 )

@@ -29,6 +29,6 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
 FAMILY: Final = Family(
     names=("Qwen3_5Moe",),
     describe=_describe,
-    text_of={"Qwen3_5MoeForConditionalGeneration": "Qwen3_5Moe"},
+    text_of={"Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5Moe"}},
     hub={"Qwen3_5Moe": ("Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3.6-35B-A3B")},
 )
