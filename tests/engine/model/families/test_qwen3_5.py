@@ -83,6 +83,16 @@ def test_few_states_change_no_token(family: Family) -> None:
             assert status.free_states == slots - 1 and status.integrity_errors == 0
 
 
+@pytest.mark.parametrize(
+    "settings", [{"quantization": "int4"}, {"quantization": "int8", "kv_cache_dtype": "fp8_e4m3"}], ids=str
+)
+def test_rounded_weights_and_keys_answer_alike_in_any_steps(family: Family, settings: dict[str, Any]) -> None:
+    with open_llm(family, **settings) as llm:
+        whole, again = tokens(run(llm, family)), tokens(run(llm, family))
+    with open_llm(family, max_num_batched_tokens=8, max_num_seqs=4, num_state_slots=4, **settings) as llm:
+        assert whole == again == tokens(run(llm, family))
+
+
 def test_a_prefix_is_served_as_far_as_snapshots_are(family: Family) -> None:
     stem, ends = family.prompts[1][:32], [[end] * 20 for end in (5, 6, 7)]
     params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
