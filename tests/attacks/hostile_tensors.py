@@ -36,7 +36,7 @@ ABSENT = {
     "layer-too-high": (tensor_name(2, "q_proj", "A"), "the base has 2 layers"),
     "layer-99999": (tensor_name(99_999, "q_proj", "A"), "the base has 2 layers"),
     "without-head-too": (Q_A.replace("model.model.model", "model.model"), "has two tensors for lora_A"),
-    "expert": (Q_A.replace("self_attn.q_proj", "mlp.experts.0.w1"), "LoRA on experts is not supported"),
+    "expert": (Q_A.replace("self_attn.q_proj", "mlp.experts.0.w1"), "not the weights of an expert of the base"),
 }
 """name -> (a tensor too many, why it lands nowhere)."""
 

@@ -113,7 +113,7 @@ class Reference:
     def _adapted(self, layer: int, base: LayerTensors) -> dict[str, torch.Tensor]:
         """The layer's tensors with the adapter in them."""
         spec, tensors = self._config.spec.layers[layer], dict(base)
-        modules: list[LinearSpec | NormSpec] = [*spec.linears(), *spec.norms()]
+        modules: list[LinearSpec | NormSpec] = [*spec.linears(), *spec.expert_linears(), *spec.norms()]
         for module in modules:
             change = self._adapter.norm if isinstance(module, NormSpec) else self._adapter.linear
             path, kind = module.path, self._kinds[layer, module.path]

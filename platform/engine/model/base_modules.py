@@ -30,7 +30,7 @@ class DecoderModules:
         for linear in decoder.projections():
             self._add(linear)
         for layer in decoder.layers:
-            for linear in layer.linears():
+            for linear in layer.all_linears():
                 self._add(linear)
             self._add_norms(layer.index, layer.norms())
             if isinstance(layer.mixer, Attention):

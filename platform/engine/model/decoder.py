@@ -187,7 +187,7 @@ class Decoder:
         return [it for it in (self.embedding.projection, head, given) if it is not None]
 
     def weight_bytes(self) -> int:
-        linears = [method for layer in self.layers for method in layer.methods()]
+        linears = [linear.method for layer in self.layers for linear in layer.all_linears()]
         ends = [linear.method for linear in self.projections()]
         head = [] if self.head is None else [self.head.method]
         tables = self.embedding.table.nbytes + (0 if self.token_inputs is None else self.token_inputs.table.nbytes)

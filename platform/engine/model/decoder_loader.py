@@ -165,8 +165,8 @@ class DecoderLoader:
         """Expert by expert, so that few weights are there twice."""
         routing, inputs, outputs = spec.routing, [], []
         for expert in spec.experts():
-            inputs.append(self._expert_linear(layer, expert.inputs))
-            outputs.append(self._expert_linear(layer, (expert.output,)))
+            inputs.append(self._linear(layer, expert.inputs))
+            outputs.append(self._linear(layer, (expert.output,)))
         correction = torch.empty(0)
         if routing.correction is not None:
             correction = self._exact(layer_path(self.config.spec, layer) + routing.correction)
@@ -181,9 +181,6 @@ class DecoderLoader:
             shared=None if spec.shared is None else self._feed_forward(layer, spec.shared),
             shared_gate=None if spec.shared_gate is None else self._exact_linear(layer, spec.shared_gate),
         )
-
-    def _expert_linear(self, layer: int, linears: Sequence[LinearSpec]) -> LinearMethod:
-        return self.linears(f"{layer}.{linears[0].path}", lambda: self._packed(layer, linears))
 
     def _exact_linear(self, layer: int, spec: LinearSpec) -> LoraLinear:
         """In float32, whatever the weights are stored in and quantized to."""

@@ -51,16 +51,7 @@ def head_linear(spec: ModelSpec) -> Linear:
 
 def names_of(spec: ModelSpec, name: str) -> tuple[str, ...]:
     """What checkpoints may call the module `name`; our name first."""
-    starts = (start + name.removeprefix(ours) for start, ours in spec.renamed.items() if name.startswith(ours))
-    names = (name, *starts)
-    return names if not spec.renamed_parts else (*names, *(_with_their_parts(spec, one) for one in names))
-
-
-def _with_their_parts(spec: ModelSpec, name: str) -> str:
-    named = f"{name}."
-    for theirs, ours in reversed(tuple(spec.renamed_parts.items())):
-        named = named.replace(ours, theirs)
-    return named.removesuffix(".")
+    return name, *(start + name.removeprefix(ours) for start, ours in spec.renamed.items() if name.startswith(ours))
 
 
 def layout_of(config: ModelConfig, stored: StoredTensors, name: str) -> Layout | None:

@@ -11,7 +11,7 @@ import torch
 
 from loraplex.lora.apply.batch import LoraBatch
 from loraplex.lora.apply.norms import norm_weight
-from loraplex.quant.linears.scheme import Float8Rows, LinearMethod
+from loraplex.quant.linears.scheme import Float8Rows
 
 from ..attention.backend import AttentionBackend, Rotary
 from ..batch import Batch, single_tokens
@@ -177,7 +177,7 @@ class TokenWise(Protocol):
     def linears(self) -> tuple[LoraLinear, ...]:
         """Those that all tokens pass through."""
 
-    def expert_methods(self) -> list[LinearMethod]:
+    def expert_linears(self) -> tuple[LoraLinear, ...]:
         """The others."""
 
 
@@ -212,8 +212,8 @@ class FeedForward:
     def linears(self) -> tuple[LoraLinear, ...]:
         return self.inputs, self.output
 
-    def expert_methods(self) -> list[LinearMethod]:
-        return []
+    def expert_linears(self) -> tuple[LoraLinear, ...]:
+        return ()
 
 
 @dataclass(slots=True)
@@ -277,9 +277,9 @@ class DecoderLayer:
         own = () if self.token_input is None else (self.token_input.gate, self.token_input.output)
         return *self.mixer.linears(), *self.feed_forward.linears(), *own
 
-    def methods(self) -> list[LinearMethod]:
-        """All linears, those of experts too."""
-        return [*(linear.method for linear in self.linears()), *self.feed_forward.expert_methods()]
+    def all_linears(self) -> tuple[LoraLinear, ...]:
+        """Those of experts too."""
+        return *self.linears(), *self.feed_forward.expert_linears()
 
     def norms(self) -> list[Norm]:
         norms = (self.mixer_norm, self.mixer_output_norm, self.feed_forward_norm, self.feed_forward_output_norm)

@@ -178,8 +178,6 @@ class Checkpoint:
 def _renamed(name: str, spec: ModelSpec) -> str:
     end = next((end for end in spec.renamed_ends if name.endswith(end)), None)
     name = name if end is None else name.removesuffix(end) + spec.renamed_ends[end]
-    for theirs, ours in spec.renamed_parts.items():
-        name = name.replace(theirs, ours)
     start = max((start for start in spec.renamed if name.startswith(start)), key=len, default="")
     return spec.renamed[start] + name.removeprefix(start) if start else name
 

@@ -13,7 +13,7 @@ from ..files.config_file import LoraSettings
 from ..files.manifest import BaseSignature, TensorInfo
 from ..files.pattern_keys import refuse_misread
 from ..files.report import Report, enumerate_some, quote
-from ..files.tensor_names import NO_HOME, ModuleLocation, every_place, find_module
+from ..files.tensor_names import NO_HOME, ModuleLocation, every_place, find_module, reached
 from ..files.values import LARGEST_WEIGHT, read_bits, scan_tensor, to_floats
 from .factors import Matrix, TooLarge, Unfit
 
@@ -79,7 +79,11 @@ def compare_targets(present: set[ModuleLocation], settings: LoraSettings, base: 
     refuse_misread(settings, [place.path for place in linears], report)
     targeted = {place for place in linears if settings.targets(place, is_linear=True)}
     for sentence, places, remedy in (
-        ("target_modules names modules without tensors", targeted - present, "save the whole adapter again"),
+        (
+            "target_modules names modules without tensors",
+            reached(targeted, present) - present,
+            "save the whole adapter again",
+        ),
         ("target_modules does not name modules with tensors", present - targeted, "add them to target_modules"),
     ):
         if places:

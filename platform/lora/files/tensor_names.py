@@ -58,8 +58,9 @@ _OF_NORM_WITH_BIAS: Final = _OF_NORM | {"bias": "norm_bias"}
 WHOLE_LINEAR: Final = "whole linear layers are not supported; name them in target_modules, not in modules_to_save"
 _WHOLE: Final = ("weight", "base_layer.weight", "modules_to_save.weight", "original_module.weight")
 
+_OF_EXPERT: Final = ".experts."
 _FOREIGN: Final = (
-    (".experts.", "LoRA on experts is not supported"),
+    (_OF_EXPERT, "not the weights of an expert of the base, as a module of its own"),
     (".bias", "not the bias of a linear layer of the base"),
 )
 """Part of a name -> why such tensors are not served; first match."""
@@ -91,6 +92,13 @@ def place_of(base: BaseSignature, layer: int, kind: str) -> ModuleLocation:
 def every_place(base: BaseSignature) -> Iterator[ModuleLocation]:
     """All modules of the base, kind by kind."""
     return (place_of(base, layer, kind) for kind in base.shapes() for layer in base.modules[kind].layers or (0,))
+
+
+def reached(targeted: set[ModuleLocation], present: set[ModuleLocation]) -> set[ModuleLocation]:
+    """Of the modules that target_modules names, those that PEFT puts an adapter on: since transformers 5 experts are no
+    modules, so an adapter without a tensor of any expert lacks none."""
+    has_experts = any(_OF_EXPERT in place.path for place in present)
+    return targeted if has_experts else {place for place in targeted if _OF_EXPERT not in place.path}
 
 
 def as_named(names: Collection[str], base: BaseSignature) -> BaseSignature:

@@ -8,7 +8,16 @@ from ..files.config_file import LoraSettings
 from ..files.manifest import EMBEDDING, HEAD, BaseSignature, ModuleLora, OutputVector, Role, TensorInfo
 from ..files.pattern_keys import refuse_misread
 from ..files.report import Report, enumerate_some, quote
-from ..files.tensor_names import OTHER_BASE, TRAINING_AID, ModuleLocation, as_named, every_place, locate, place_of
+from ..files.tensor_names import (
+    OTHER_BASE,
+    TRAINING_AID,
+    ModuleLocation,
+    as_named,
+    every_place,
+    locate,
+    place_of,
+    reached,
+)
 from .vocabulary_checks import expected_rank, match_rows, saves_place, targets_place, trained_tokens
 
 ROLES: Final[tuple[Role, ...]] = ("magnitude", "bias", "lora_bias", "gain", "norm", "norm_bias")
@@ -251,7 +260,7 @@ def _report(problems: Problems, base: BaseSignature, report: Report) -> None:
 def _compare_targets(present: set[ModuleLocation], settings: LoraSettings, base: BaseSignature, report: Report) -> None:
     adaptable = [place for place in every_place(base) if base.modules[place.kind].role != "norm"]
     targeted = {place for place in adaptable if targets_place(place, settings, base)}
-    absent = [str(place) for place in sorted(targeted - present)]
+    absent = [str(place) for place in sorted(reached(targeted, present) - present)]
     if absent:
         message = f"target_modules names modules without tensors: {enumerate_some(absent)}"
         report.fail("targets", message, "save the whole adapter again, or name only the trained modules")

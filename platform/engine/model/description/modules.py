@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from loraplex.lora.files.manifest import EMBEDDING, HEAD, ModuleKind
 
+from .feed_forward import ExpertsSpec
 from .spec import LayerSpec, ModelSpec, NormSpec
 
 
@@ -85,8 +86,10 @@ def fixed_modules(spec: ModelSpec) -> dict[str, str]:
 
 def _modules(layer: LayerSpec) -> Iterator[_Seen]:
     feed_forwards = layer.feed_forward.feed_forwards()
+    if isinstance(layer.feed_forward, ExpertsSpec):
+        feed_forwards = (*feed_forwards, *layer.feed_forward.experts())
     multiplied = {it.output.path: it.inputs[1].path for it in feed_forwards if it.is_gated and len(it.inputs) > 1}
-    for group in layer.linear_groups():
+    for group in (*layer.linear_groups(), *layer.expert_groups()):
         beside = tuple(linear.path for linear in group)
         for linear in group:
             gains_from = multiplied.get(linear.path)

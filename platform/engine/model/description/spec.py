@@ -176,11 +176,14 @@ class LayerSpec:
         for group in self.linear_groups():
             yield from group
 
-    def expert_linears(self) -> Iterator[LinearSpec]:
+    def expert_groups(self) -> Iterator[Group]:
         if isinstance(self.feed_forward, ExpertsSpec):
             for expert in self.feed_forward.experts():
-                for group in expert.groups():
-                    yield from group
+                yield from expert.groups()
+
+    def expert_linears(self) -> Iterator[LinearSpec]:
+        for group in self.expert_groups():
+            yield from group
 
     def norms(self) -> Iterator[NormSpec]:
         """Those with a weight that adapters may bring."""
@@ -309,8 +312,6 @@ class ModelSpec:
     """How the names of tensors begin, here or in a checkpoint, that are not served -> what they are, for people."""
     renamed_ends: Mapping[str, str] = field(default_factory=dict)
     """How tensors' names end in old checkpoints -> how they end now."""
-    renamed_parts: Mapping[str, str] = field(default_factory=dict)
-    """Parts of tensors' names in a checkpoint -> what stands there here, one after the other."""
     derived: tuple[str, ...] = ()
     """How the names of buffers end that old checkpoints store and that follow from the description."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from loraplex.quant.linears.scheme import Float8Rows, LinearMethod
+from loraplex.quant.linears.scheme import Float8Rows
 
 from ...batch import Batch
 from ..description.feed_forward import Activation, RoutingSpec
@@ -39,9 +39,9 @@ class Experts:
         logits = self.router.apply(x.float(), batch)
         experts, weights = self._kernels.route(logits, self.correction, self.routing)
         rows = self._kernels.group(experts, self.routing.num_experts)
-        gate_up = self.inputs.apply(x[rows.tokens], rows)
+        gate_up = self.inputs.apply(x[rows.tokens], rows, batch)
         inner = self.operations.multiply_gate(gate_up, self.activation)
-        y = self._kernels.add_up(self.outputs.apply(inner, rows), rows, weights)
+        y = self._kernels.add_up(self.outputs.apply(inner, rows, batch), rows, weights)
         if self.shared is not None:
             gate = None if self.shared_gate is None else self.shared_gate.apply(x.float(), batch)
             self._kernels.add_shared(y, self.shared.apply(x, None, batch), gate)
@@ -53,14 +53,14 @@ class Experts:
 
     @property
     def inner_size(self) -> int:
-        return self.outputs.methods[0].in_features
+        return self.outputs.linears[0].method.in_features
 
     def linears(self) -> tuple[LoraLinear, ...]:
         shared = () if self.shared is None else self.shared.linears()
         return self.router, *shared, *(() if self.shared_gate is None else (self.shared_gate,))
 
-    def expert_methods(self) -> list[LinearMethod]:
-        return [*self.inputs.methods, *self.outputs.methods]
+    def expert_linears(self) -> tuple[LoraLinear, ...]:
+        return *self.inputs.linears, *self.outputs.linears
 
     @property
     def _kernels(self) -> ExpertOperations:

@@ -95,7 +95,7 @@ def make_family(
     choices = [None, *made]
     names = [choices[number % len(choices)] for number in range(len(prompts))]
     family = Family(base, made, names, prompts, settings)
-    _generate_alone(family)
+    generate_alone(family)
     return family
 
 
@@ -267,7 +267,8 @@ def _targets(family: Family) -> tuple[str, ...]:
     return tuple({name.rpartition(".")[2] for name in names})
 
 
-def _generate_alone(family: Family) -> None:
+def generate_alone(family: Family) -> None:
+    """Fill in what transformers and peft say."""
     model = reference_model(family.base, family.adapters)
     for prompt, name in zip(family.prompts, family.names, strict=True):
         if name is not None:

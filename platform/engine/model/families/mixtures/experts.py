@@ -6,13 +6,22 @@ from typing import Final
 from ...description.config_fields import Raw, activation, positive
 from ...description.feed_forward import ExpertsSpec, FeedForwardSpec, LinearSpec, RoutingSpec
 
+GATE_UP_DOWN: Final = ("gate_proj", "up_proj", "down_proj")
 
-def gated_experts(raw: Raw, hidden_size: int, size: int, routing: RoutingSpec, path: str = "mlp") -> ExpertsSpec:
-    """Experts below `path`, each of `size` with gate_proj, up_proj and down_proj."""
-    gate, up = (LinearSpec(f"{part}_proj", hidden_size, size) for part in ("gate", "up"))
+
+def gated_experts(
+    raw: Raw,
+    hidden_size: int,
+    size: int,
+    routing: RoutingSpec,
+    path: str = "mlp",
+    names: tuple[str, str, str] = GATE_UP_DOWN,
+) -> ExpertsSpec:
+    """Experts below `path`, each of `size`, with linears of these names."""
+    gate, up = (LinearSpec(part, hidden_size, size) for part in names[:2])
     expert = FeedForwardSpec(
         inputs=(gate, up),
-        output=LinearSpec("down_proj", size, hidden_size),
+        output=LinearSpec(names[2], size, hidden_size),
         activation=activation(raw, "hidden_act", "silu"),
         is_gated=True,
     )

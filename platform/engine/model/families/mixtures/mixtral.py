@@ -1,6 +1,5 @@
 """Mixtral: Mistral with experts. Its files call them block_sparse_moe, with w1, w3 and w2."""
 
-from dataclasses import replace
 from typing import Final
 
 from ...description.config_fields import Raw, number, positive
@@ -10,7 +9,8 @@ from ..family import Family, pre_norm_layer, split_heads, text_model
 from .experts import count_of, gated_experts, refuse_unread
 
 THETA: Final = 1_000_000.0
-NAMED: Final = {".block_sparse_moe.": ".mlp.", ".w1.": ".gate_proj.", ".w3.": ".up_proj.", ".w2.": ".down_proj."}
+PATH: Final = "block_sparse_moe"
+GATE_UP_DOWN: Final = ("w1", "w3", "w2")
 
 
 def _describe(raw: Raw, name: str) -> ModelSpec:
@@ -18,15 +18,15 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
     raw = {"rope_theta": THETA} | dict(raw)
     norm = NormSpec("model.norm", positive(raw, "hidden_size"), number(raw, "rms_norm_eps", 1e-5))
     routing = RoutingSpec(
-        router=LinearSpec("mlp.gate", norm.size, count_of(raw, ("num_local_experts", "num_experts"), 8)),
+        router=LinearSpec(f"{PATH}.gate", norm.size, count_of(raw, ("num_local_experts", "num_experts"), 8)),
         experts_per_token=positive(raw, "num_experts_per_tok", 2),
         scores="softmax",
         normalizes=True,
     )
-    experts = gated_experts(raw, norm.size, positive(raw, "intermediate_size"), routing)
+    experts = gated_experts(raw, norm.size, positive(raw, "intermediate_size"), routing, PATH, GATE_UP_DOWN)
     mixer = split_heads(raw, norm.size, window=raw.get("sliding_window"))
     layers = [pre_norm_layer(mixer, experts, norm)] * positive(raw, "num_hidden_layers")
-    return replace(text_model(raw, layers, norm), renamed_parts=NAMED)
+    return text_model(raw, layers, norm)
 
 
 FAMILY: Final = Family(
