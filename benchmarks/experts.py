@@ -1,7 +1,7 @@
 """A mixture of 16 experts, 2B parameters of which a token reads 0.5B, through HTTP: beside transformers + peft, its own
 base, the memory's bandwidth, and int4 beside bf16. In one run, interleaved, medians.
 
-python -m benchmarks.experts [--rounds 3]
+python -m benchmarks.experts [--rounds 3] [--only stream|batch]
 """
 
 import argparse
@@ -90,10 +90,16 @@ def read_bandwidth() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=["stream", "batch"])
     arguments = parser.parse_args()
-    rows = stream_rows(arguments.rounds) + compare(workload(), arguments.rounds)
+    rows: list[Row] = []
+    if arguments.only in (None, "stream"):
+        rows += stream_rows(arguments.rounds)
+    if arguments.only in (None, "batch"):
+        rows += compare(workload(), arguments.rounds)
     notes = {"peer dtype": str(faster_dtype()), "rounds": arguments.rounds, "concurrent": CONCURRENT}
-    print(publish("experts-cpu", rows, notes))
+    suffix = f"-{arguments.only}" if arguments.only else ""
+    print(publish(f"experts-cpu{suffix}", rows, notes))
 
 
 if __name__ == "__main__":
