@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.description.feed_forward import ExpertsSpec, FeedForwardSpec
 from loraplex.engine.model.description.spec import LinearSpec, ModelSpec
 from loraplex.engine.model.expected import layer_path
 from loraplex.engine.model.loader import Checkpoint
@@ -213,12 +214,18 @@ def quantize_folder(folder: Path, said: dict[str, Any], make: Callable[[str], Ma
 
 
 def quantized_linears(spec: ModelSpec) -> Iterator[tuple[str, LinearSpec]]:
-    """Whole path and description of each linear that may be quantized, but for the head."""
+    """Whole path and description of each linear that may be quantized, but for the head. Routers stay as they are."""
     for number, layer in enumerate(spec.layers):
-        for linear in layer.linears():
-            yield f"{layer_path(spec, number)}{linear.path}", linear
+        exact = _exact_linears(layer.feed_forward)
+        for linear in (*layer.linears(), *layer.expert_linears()):
+            if linear not in exact:
+                yield f"{layer_path(spec, number)}{linear.path}", linear
     if spec.token_inputs is not None:
         yield spec.token_inputs.projection.path, spec.token_inputs.projection
+
+
+def _exact_linears(feed_forward: FeedForwardSpec | ExpertsSpec) -> tuple[LinearSpec | None, ...]:
+    return (feed_forward.routing.router, feed_forward.shared_gate) if isinstance(feed_forward, ExpertsSpec) else ()
 
 
 def write_config(folder: Path, **changes: Any) -> None:

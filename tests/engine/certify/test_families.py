@@ -13,7 +13,7 @@ from loraplex.engine.certify.run import certify
 from loraplex.engine.text.tokenizer import Tokenizer
 from tests.checkpoints import make_adapter
 from tests.engine.model.families.parity import make_base
-from tests.engine.model.families.tiny import TINY
+from tests.engine.model.families.tiny import LINEARS, TINY
 
 from . import test_run
 from .test_run import TEXTS, assert_near, figures, job_of, reference_logits, served_logits
@@ -44,7 +44,11 @@ def test_a_certificate_is_of_what_the_engine_computes(
 ) -> None:
     base = make_base(tmp_path / "base", TINY[family])
     adapter = make_adapter(
-        tmp_path / "adapter", base, seed=2, rank=4, **OWN.get(family, {"kinds": "all-linear", "use_dora": True})
+        tmp_path / "adapter",
+        base,
+        seed=2,
+        rank=4,
+        **OWN.get(family, {"kinds": LINEARS.get(family, "all-linear"), "use_dora": True}),
     )
     found = certify(job_of(base, adapter=str(adapter), prompts=texts, **QUANTIZED))
     reference = reference_logits(base, adapter)

@@ -22,9 +22,9 @@ from tests.quant.made_checkpoints import FILE, groups, quantize_folder, quantize
 from tests.quant.made_formats import Make, awq, compressed, float8, gptq
 
 from .parity import make_base
-from .tiny import ADAPTERS, TINY
+from .tiny import ADAPTERS, LINEARS, TINY
 
-FLOATS: Final = ("lm_head", "re:.*project_(in|out)", "re:.*in_proj_[ab]$")
+FLOATS: Final = ("lm_head", "re:.*project_(in|out)", "re:.*in_proj_[ab]$", "re:.*mlp.gate$", "re:.*shared_expert_gate$")
 """At the ends, and of too few outputs to be packed."""
 FORMATS: Final[dict[str, tuple[dict[str, Any], Make]]] = {
     "AWQ": ({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, awq(32)),
@@ -70,7 +70,8 @@ class Tiny:
 
 def make_tiny(folder: Path, name: str) -> Tiny:
     base = make_base(folder / "base", TINY[name])
-    adapters = {name: make_adapter(folder / name, base, **how) for name, how in ADAPTERS.items()}
+    kinds = {"kinds": LINEARS[name]} if name in LINEARS else {}
+    adapters = {own: make_adapter(folder / own, base, **{**how, **kinds}) for own, how in ADAPTERS.items()}
     model = reference_model(base, adapters)
     assert isinstance(model, PeftModel)
     return Tiny(name, base, adapters, model, load_file(base / FILE))
@@ -154,7 +155,19 @@ def _weights(tiny: Tiny, floats: Mapping[str, torch.Tensor]) -> Iterator[None]:
 def _put(model: PeftModel, floats: Mapping[str, torch.Tensor]) -> None:
     own = {name.replace(".base_layer.", "."): it for name, it in model.get_base_model().named_parameters()}
     for name, tensor in floats.items():
-        own[name].copy_(tensor)
+        _place(own, name, len(tensor)).copy_(tensor)
+
+
+def _place(own: Mapping[str, torch.Tensor], name: str, rows: int) -> torch.Tensor:
+    """Where a weight of so many rows is in transformers' parameters, which have one tensor for all experts."""
+    path, found, rest = name.partition(".experts.")
+    if not found:
+        return own[name]
+    number, part = rest.removesuffix(".weight").split(".")
+    if part == "down_proj":
+        return own[f"{path}.experts.down_proj"][int(number)]
+    first = 0 if part == "gate_proj" else rows
+    return own[f"{path}.experts.gate_up_proj"][int(number), first : first + rows]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from transformers import (
     Gemma3TextConfig,
     Gemma4TextConfig,
     Glm4Config,
+    Glm4MoeConfig,
     GlmConfig,
     GPT2Config,
     GraniteConfig,
@@ -23,8 +24,10 @@ from transformers import (
     Phi3Config,
     PretrainedConfig,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3_5TextConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
     SmolLM3Config,
 )
 from transformers.models.gemma4_unified import Gemma4UnifiedTextConfig
@@ -61,6 +64,7 @@ GRANITE: Final = {
     "logits_scaling": 2.5,
 }
 GEMMA_4: Final = SIZES | {"global_head_dim": 32, "sliding_window": WINDOW, "final_logit_softcapping": 9.0}
+EXPERTS: Final = {"num_local_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 TINY: Final[Mapping[str, PretrainedConfig]] = {
     "llama": LlamaConfig(**SIZES, attention_bias=True),
     "mistral": MistralConfig(**SIZES, sliding_window=WINDOW),
@@ -134,6 +138,9 @@ TINY: Final[Mapping[str, PretrainedConfig]] = {
     ),
     "olmo2": Olmo2Config(**SIZES),
     "olmo3": Olmo3Config(**SIZES, sliding_window=WINDOW, layer_types=ALTERNATING, rope_scaling=dict(YARN)),
+    "qwen2-moe": Qwen2MoeConfig(**SIZES, **EXPERTS, shared_expert_intermediate_size=96),
+    "qwen3-moe": Qwen3MoeConfig(**SIZES | {"head_dim": 32}, **EXPERTS, norm_topk_prob=True, mlp_only_layers=[0]),
+    "glm4-moe": Glm4MoeConfig(**SIZES, **EXPERTS, n_group=2, topk_group=1, use_qk_norm=True),
     "glm": GlmConfig(**SIZES),
     "glm4": Glm4Config(**SIZES, attention_bias=False, tie_word_embeddings=True),
 }
@@ -141,4 +148,10 @@ ADAPTERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "lora": {"rank": 3, "kinds": "all-linear"},
     "dora": {"rank": 8, "kinds": "all-linear", "use_dora": True},
 }
-"""On every linear of the layers."""
+"""On every linear of the layers, but for those of LINEARS."""
+LINEARS: Final[Mapping[str, tuple[str, ...]]] = {
+    "qwen2-moe": ("q_proj", "v_proj", "shared_expert.up_proj", "shared_expert.down_proj", "shared_expert_gate"),
+    "qwen3-moe": ("q_proj", "o_proj"),
+    "glm4-moe": ("k_proj", "o_proj"),
+}
+"""What adapters are on, where a family has experts."""
