@@ -106,5 +106,5 @@ def test_dense_modules_are_those_of_sentence_transformers(base: Path, activation
         ({"use_residual": True}, "use_residual in config.json of 2_Dense is not supported"),
     ):
         config.write_text(json.dumps(said | change))
-        with pytest.raises(ValueError, match=words):
-            LLM(folder, **SETTINGS)
+        with pytest.raises(ValueError, match=words), LLM(folder, **SETTINGS) as llm:
+            llm.embed("a", use_tqdm=False)
