@@ -199,7 +199,10 @@ def code_and_other_features() -> Iterator[Setting]:
     for index, mapping in enumerate(mappings):
         yield f"auto-mapping-{index}", "adapters cannot import code", {"auto_mapping": mapping}
     yield "megatron", "Megatron", {"megatron_config": {"a": 1}, "megatron_core": "antigravity"}
-    yield "parameters", "bare parameters", {"target_parameters": ["mlp.experts.gate_up_proj"]}
+    of_experts = {"target_parameters": ["mlp.experts.gate_up_proj"]}
+    yield "parameters", "which is no parameter of the base's experts", of_experts
+    for value in ("experts.*", ["a" * 300 + "*"], {"a": 1}, [1], 7, [["experts"]], True):
+        yield f"parameters-{value!a}"[:60], "must be a list of names without patterns", {"target_parameters": value}
     yield "replication", "replacing layers of the base is not supported", {"layer_replication": [[0, 2], [1, 2]]}
     unknown = "unknown settings may change the answers"
     for value in (True, 2, 0.5, "yes", ["__import__('os')"], {"a": 1}):

@@ -13,7 +13,7 @@ import msgspec
 
 from loraplex.lora.conversion import factors
 from loraplex.lora.conversion.convert import convert_adapter
-from loraplex.lora.conversion.kinds import conversion_kind
+from loraplex.lora.conversion.kinds import is_converted
 from loraplex.lora.files.manifest import BaseSignature
 from loraplex.lora.inspection.inspection import inspect_adapter
 
@@ -64,7 +64,7 @@ def judge(folder: Path, base: BaseSignature, watch: Watch, decompositions: Decom
 
 def judge_files(config: bytes, weights: Path, base: BaseSignature) -> tuple[list[str], bool]:
     """Messages of failures, and whether it would be served; as an upload is judged, converted first where need be."""
-    if conversion_kind(config) is not None:
+    if is_converted(config):
         made = weights.with_name("converted.json"), weights.with_name("converted.safetensors")
         findings = convert_adapter(config, weights, base, *made, LARGEST)
         failures = [finding.message for finding in findings if finding.level == "fail"]

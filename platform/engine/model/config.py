@@ -10,7 +10,7 @@ from loraplex.lora.files.manifest import BaseSignature, HeadLinear
 from loraplex.quant.config.config import QuantizationConfig, parse_quantization
 
 from .description.config_fields import positive, stored_dtype
-from .description.modules import body_prefix, fixed_modules, module_table
+from .description.modules import body_prefix, fixed_modules, module_table, stacked_linears
 from .description.spec import AttentionSpec, LayerSpec, ModelSpec
 from .families.family import Task
 from .families.find import find_family
@@ -121,6 +121,7 @@ def base_signature(folder: str | Path) -> BaseSignature:
         modules,
         own_head=_own_head(spec, config.hidden_size),
         fixed=fixed_modules(spec),
+        stacked=stacked_linears(spec),
         head_path=spec.classifier.owned,
         classifies_tokens=config.task == "classify_tokens",
         vocab_size=config.vocab_size,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loraplex.lora.conversion.convert import convert_adapter
-from loraplex.lora.conversion.kinds import conversion_kind
+from loraplex.lora.conversion.kinds import is_converted
 from loraplex.lora.files.manifest import AdapterManifest, BaseSignature, Finding
 from loraplex.lora.inspection.inspection import CONFIG_FILE, WEIGHTS_FILE, inspect_adapter
 
@@ -33,7 +33,7 @@ def prepare_adapter(
     missing = [file for file in (CONFIG_FILE, WEIGHTS_FILE) if not (folder / file).is_file()]
     if missing:
         raise ValueError(f"adapter {name!r}: {folder} has no {' and no '.join(missing)}")
-    if conversion_kind((folder / CONFIG_FILE).read_bytes()) is not None:
+    if is_converted((folder / CONFIG_FILE).read_bytes()):
         folder = _convert(name, folder, base, scratch)
     inspection = inspect_adapter((folder / CONFIG_FILE).read_bytes(), folder / WEIGHTS_FILE, base, base_folder)
     if inspection.manifest is None:

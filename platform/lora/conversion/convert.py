@@ -1,4 +1,5 @@
-"""convert_adapter: an AdaLoRA, LoHa, LoKr or VeRA adapter as the LoRA adapter that changes the weights the same way.
+"""convert_adapter: an AdaLoRA, LoHa, LoKr or VeRA adapter, or a LoRA on parameters of all experts, as the LoRA adapter
+that changes the weights the same way.
 
 Exact wherever the rank of the change can be served; beyond that the nearest LoRA of the largest rank (by singular
 values), refused when it is not near enough. One module is in memory at a time. No torch, no PEFT.
@@ -20,11 +21,13 @@ from ..files.config_file import LoraSettings
 from ..files.manifest import BaseSignature, Finding
 from ..files.report import Report, enumerate_some
 from ..files.safetensors_header import read_header
+from ..files.strict_json import parse_json
 from ..files.tensor_names import OTHER_BASE, ModuleLocation
 from . import adalora, loha, lokr, vera
 from .factors import Change, TooLarge, Unfit, relative
-from .kinds import KINDS, SMALLER, read_source_settings
+from .kinds import KINDS, SMALLER, has_stacked, read_source_settings
 from .source import Module, Scan, Shapes, Tensors, compare_targets, sort_tensors
+from .stacked import convert_stacked
 from .write import WeightsFile, lora_config
 
 MAX_ERROR: Final = 0.01
@@ -92,9 +95,11 @@ def convert_adapter(
 ) -> tuple[Finding, ...]:
     """Write the two files of the LoRA adapter, at most `largest` bytes of weights, and say what was done.
 
-    `config` is one of a `conversion_kind`. With a failure among the findings the new files are worth nothing. Raises
+    `config` is one that `is_converted`. With a failure among the findings the new files are worth nothing. Raises
     OSError where a file can be neither read nor written.
     """
+    if has_stacked(parse_json(config, max_depth=6)):
+        return convert_stacked(config, weights, base, new_config, new_weights, largest)
     report = Report()
     settings = read_source_settings(config, report)
     if settings is not None:

@@ -1,6 +1,7 @@
 """Which kinds of adapters are converted, and what their configuration says in the words of LoRA's."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ KINDS: Final = {"ADALORA": "AdaLoRA", "LOHA": "LoHa", "LOKR": "LoKr", "VERA": "V
 SMALLER: Final = "train with a smaller r, or convert it with peft.save_as_lora and upload the result"
 """The remedy for an adapter that cannot be converted here."""
 
+PARAMETERS: Final = "target_parameters"
 _LYCORIS: Final = {"alpha", "init_weights", "module_dropout", "rank_dropout", "use_effective_conv2d"}
 _OWN: Final = {
     "ADALORA": {
@@ -34,19 +36,25 @@ _WEIGHTS_ONLY: Final = {
 _OFF: Final[tuple[object, ...]] = (None, False, "none", [], {})
 
 
-def conversion_kind(config: bytes) -> str | None:
-    """The peft_type when such adapters are converted. None for every other, and for what cannot be read."""
+def is_converted(config: bytes) -> bool:
+    """Whether such adapters are. False for what cannot be read."""
     try:
-        kind = parse_json(config, max_depth=6).get("peft_type") if len(config) <= MAX_SOURCE_CONFIG else None
+        raw = parse_json(config, max_depth=6) if len(config) <= MAX_SOURCE_CONFIG else {}
     except ValueError:
-        return None
-    return kind if isinstance(kind, str) and kind in KINDS else None
+        return False
+    kind = raw.get("peft_type")
+    return isinstance(kind, str) and (kind in KINDS or has_stacked(raw))
+
+
+def has_stacked(raw: Mapping[str, Any]) -> bool:
+    """A LoRA on parameters that hold all experts of a layer."""
+    return raw.get("peft_type") == "LORA" and bool(raw.get(PARAMETERS))
 
 
 def read_source_settings(config: bytes, report: Report) -> LoraSettings | None:
     """Rank, alpha, targets and layers by the rules of a LoRA configuration; `raw` is the file as it was.
 
-    `config` is one of a `conversion_kind`.
+    `config` is one that `is_converted`.
     """
     raw = parse_json(config, max_depth=6)
     own = _OWN[raw["peft_type"]]

@@ -87,8 +87,11 @@ class LoraSettings:
     def rank_of(self, path: str) -> int:
         return _first_match(self.rank_pattern, path, self.rank)
 
+    def alpha_of(self, path: str) -> float:
+        return _first_match(self.alpha_pattern, path, self.alpha)
+
     def scaling_of(self, path: str) -> float:
-        alpha, rank = _first_match(self.alpha_pattern, path, self.alpha), self.rank_of(path)
+        alpha, rank = self.alpha_of(path), self.rank_of(path)
         return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
 
     def scales_input(self, path: str) -> bool:

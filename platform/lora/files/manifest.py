@@ -5,8 +5,10 @@ configuration can name modules to import and regular expressions to run.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import Final, Literal
 
 Level = Literal["pass", "warn", "fail"]
@@ -58,6 +60,46 @@ class ModuleKind:
         return ordinal
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackedLinears:
+    """Linears of all experts of a layer that transformers has in one parameter: [experts, outputs, inputs]."""
+
+    module: str
+    """What has the parameter, within a layer: mlp.experts."""
+    parameter: str
+    experts: str
+    """Within a layer: expert 3 is at `experts`.3."""
+    linears: tuple[str, ...]
+    """Of an expert, below its path, in the order of their outputs."""
+    count: int
+    """Of experts."""
+    inputs: int
+    outputs: int
+    """Of all `linears`, which have as many each."""
+    layers: tuple[int, ...]
+    is_interleaved: bool = False
+    """Outputs of the linears in turn."""
+    inputs_first: bool = False
+    """[experts, inputs, outputs]"""
+
+    @property
+    def name(self) -> str:
+        """Within a layer."""
+        return f"{self.module}.{self.parameter}"
+
+    def every(self) -> Iterator[tuple[int, str]]:
+        """Each expert with each of its linears."""
+        return product(range(self.count), self.linears)
+
+    def path_within(self, expert: int, linear: str) -> str:
+        """Of a linear within a layer."""
+        return f"{self.experts}.{expert}.{linear}"
+
+    def path_of(self, base: "BaseSignature", layer: int, expert: int, linear: str) -> str:
+        """In the whole model."""
+        return f"{base.prefix}{base.layers_path}.{layer}.{self.path_within(expert, linear)}"
+
+
 @dataclass(frozen=True, slots=True)
 class HeadLinear:
     """A linear of a classification head, which an adapter brings as a whole."""
@@ -104,6 +146,8 @@ class BaseSignature:
     """The module that an adapter which classifies brings."""
     classifies_tokens: bool = False
     """Such a head classifies each token, and not the prompt."""
+    stacked: tuple[StackedLinears, ...] = ()
+    """Of experts, that an adapter may change as one parameter."""
     own_head: tuple[HeadLinear, ...] = ()
     """Its linears; none: it is one without a bias."""
 

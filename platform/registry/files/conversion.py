@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from loraplex.lora.conversion.kinds import MAX_SOURCE_CONFIG, SMALLER, conversion_kind
+from loraplex.lora.conversion.kinds import MAX_SOURCE_CONFIG, SMALLER, is_converted
 from loraplex.lora.files.manifest import BaseSignature
 
 from ..report import Finding
@@ -48,7 +48,7 @@ class Conversion:
 
 
 def needs_conversion(store: ArtifactStore, config: Blob) -> bool:
-    return config.size <= MAX_SOURCE_CONFIG and conversion_kind(store.blob_path(config.sha256).read_bytes()) is not None
+    return config.size <= MAX_SOURCE_CONFIG and is_converted(store.blob_path(config.sha256).read_bytes())
 
 
 def convert(store: ArtifactStore, base: BaseSignature, config: Blob, weights: Blob) -> Conversion:

@@ -101,6 +101,8 @@ class RoutingSpec:
 class StackedSpec:
     """How a checkpoint stores all experts of a layer in one tensor: [experts, outputs, inputs], gate above up."""
 
+    module: str = "mlp.experts"
+    """What has the tensors in transformers, within a layer."""
     inputs: str = "gate_up_proj"
     """Names behind the experts' path. Biases have the same names with _bias behind."""
     output: str = "down_proj"

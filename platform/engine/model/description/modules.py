@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from loraplex.lora.files.manifest import EMBEDDING, HEAD, ModuleKind
+from loraplex.lora.files.manifest import EMBEDDING, HEAD, ModuleKind, StackedLinears
 
 from .feed_forward import ExpertsSpec
 from .spec import LayerSpec, ModelSpec, NormSpec
@@ -82,6 +82,33 @@ def fixed_modules(spec: ModelSpec) -> dict[str, str]:
         **dict.fromkeys(norms, "a norm of the embedding"),
         **({} if given is None else {given.rows.path: "the embedding of each token for each layer"}),
     }
+
+
+def stacked_linears(spec: ModelSpec) -> tuple[StackedLinears, ...]:
+    """What adapters call all experts of a layer."""
+    layers: dict[ExpertsSpec, list[int]] = {}
+    for number, layer in enumerate(spec.layers):
+        if isinstance(layer.feed_forward, ExpertsSpec):
+            layers.setdefault(layer.feed_forward, []).append(number)
+    return tuple(
+        StackedLinears(
+            module=own.stacked.module,
+            parameter=parameter,
+            experts=own.path,
+            linears=tuple(linear.path for linear in linears),
+            count=own.routing.num_experts,
+            inputs=linears[0].inputs,
+            outputs=sum(linear.outputs for linear in linears),
+            layers=tuple(numbers),
+            is_interleaved=own.stacked.is_interleaved and len(linears) > 1,
+            inputs_first=own.stacked.is_transposed,
+        )
+        for own, numbers in layers.items()
+        for parameter, linears in (
+            (own.stacked.inputs, own.expert.inputs),
+            (own.stacked.output, (own.expert.output,)),
+        )
+    )
 
 
 def _modules(layer: LayerSpec) -> Iterator[_Seen]:
