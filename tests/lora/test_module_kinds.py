@@ -9,7 +9,7 @@ import torch
 
 from loraplex.lora.apply.apply import add_lora, lora_reference
 from loraplex.lora.apply.batch import LoraBatch
-from loraplex.lora.apply.norms import norm_vectors
+from loraplex.lora.apply.norm_vectors import norm_vectors
 from loraplex.lora.files.manifest import EMBEDDING, HEAD, BaseSignature, ModuleKind
 from loraplex.lora.files.tensor_names import Location, locate
 from loraplex.lora.files.values import Bits

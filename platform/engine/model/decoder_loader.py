@@ -34,7 +34,6 @@ from .description.spec import (
 )
 from .expected import layer_linear, layer_path
 from .experts.layer import Experts
-from .experts.linears import ExpertLinears
 from .layers import Attention, DecoderLayer, DeltaNet, FeedForward, Mixer, Norm, TokenInput, TokenWise
 from .linear import LoraLinear
 from .loader import Checkpoint
@@ -163,6 +162,8 @@ class DecoderLoader:
 
     def _experts(self, layer: int, spec: ExpertsSpec) -> Experts:
         """Expert by expert, so that few weights are there twice."""
+        from .experts.linears import ExpertLinears  # compiled: a machine with a GPU may lack numba
+
         routing, inputs, outputs = spec.routing, [], []
         for expert in spec.experts():
             inputs.append(self._linear(layer, expert.inputs))

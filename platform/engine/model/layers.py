@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from loraplex.lora.apply.batch import LoraBatch
-from loraplex.lora.apply.norms import norm_weight
+from loraplex.lora.apply.norm_vectors import norm_weight
 from loraplex.quant.linears.scheme import Float8Rows
 
 from ..attention.backend import AttentionBackend, Rotary

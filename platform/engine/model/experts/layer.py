@@ -5,6 +5,7 @@ side.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,7 +16,9 @@ from ..description.feed_forward import Activation, RoutingSpec
 from ..layers import FeedForward
 from ..linear import LoraLinear
 from ..operations.operations import ExpertOperations, Operations
-from .linears import ExpertLinears
+
+if TYPE_CHECKING:
+    from .linears import ExpertLinears
 
 
 @dataclass(slots=True)
@@ -25,9 +28,9 @@ class Experts:
     routing: RoutingSpec
     correction: torch.Tensor
     """[E] float32; [0] where there is none."""
-    inputs: ExpertLinears
+    inputs: "ExpertLinears"
     """Gate and up of each expert."""
-    outputs: ExpertLinears
+    outputs: "ExpertLinears"
     operations: Operations
     activation: Activation
     shared: FeedForward | None = None
