@@ -71,7 +71,7 @@ def float8_nan(tensor: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("name", "suffix", "change", "words"),
     [
-        ("awq", "scales", lost, r"missing: model\.layers\.1\.mlp\.down_proj\.scales$"),
+        ("awq", "scales", lost, r"missing: model\.layers\.1\.mlp\.down_proj\.scales; download it again"),
         ("awq", "qzeros", lost, r"missing: .*down_proj\.qzeros"),
         ("awq", "qweight", lambda words: words[:, :7], r"down_proj\.qweight is \[96, 7\] instead of \[96, 8\]"),
         ("awq", "qweight", lambda words: words.T, r"down_proj\.qweight is \[8, 96\] instead of \[96, 8\]"),
@@ -119,7 +119,7 @@ def float8_nan(tensor: torch.Tensor) -> torch.Tensor:
         ("int8", "weight", lambda weight: weight.short(), r"mis-typed: .*down_proj\.weight is I16 instead of I8"),
         ("int8", "weight", lambda weight: weight.float(), r"mis-typed: .*down_proj\.weight is F32 instead of I8"),
         ("int4-bytes", "weight", put(8, 1, 1), r"down_proj\.weight has 1 values outside of -8 to 7 \(4 bits\)"),
-        ("float8", "weight_scale", lost, r"missing: .*down_proj\.weight_scale$"),
+        ("float8", "weight_scale", lost, r"missing: .*down_proj\.weight_scale; download it again"),
         (
             "int8",
             "weight_scale",
@@ -140,7 +140,7 @@ def float8_nan(tensor: torch.Tensor) -> torch.Tensor:
         ),
         ("float8", "weight_scale", put(-1.0, 0), r"down_proj\.weight_scale has 1 of 1 scales below zero"),
         ("float8", "weight", float8_nan, r"down_proj\.weight has 1 of 6144 values that are not a number"),
-        ("float8", "input_scale", lost, r"missing: .*down_proj\.input_scale$"),
+        ("float8", "input_scale", lost, r"missing: .*down_proj\.input_scale; download it again"),
         (
             "float8",
             "input_scale",
@@ -148,7 +148,7 @@ def float8_nan(tensor: torch.Tensor) -> torch.Tensor:
             r"down_proj\.input_scale has 1 of 1 scales that are not finite",
         ),
         ("fp8", "input_scale", put(0.0, 0), r"down_proj\.input_scale must be above zero, got 0"),
-        ("fp8-of-transformers", "activation_scale", lost, r"missing: .*down_proj\.input_scale$"),
+        ("fp8-of-transformers", "activation_scale", lost, r"missing: .*down_proj\.input_scale; download it again"),
         ("fp8-of-transformers", "activation_scale", put(-1.0, 0), r"down_proj\.activation_scale must be above zero"),
         ("fp8", "input_scale", lambda scale: scale.expand(2), r"down_proj\.input_scale is \[2\] instead of \[1\] or"),
         ("fp8", "weight", lambda weight: weight.view(torch.int8), r"down_proj\.weight is I8 instead of F8_E4M3"),
@@ -213,7 +213,11 @@ def with_config(source: Path, folder: Path, **changes: Any) -> Path:
             groups("float-quantized", scheme("float", 8, "channel", inputs=STATIC)),
             r"missing: .*down_proj\.input_scale",
         ),
-        ("packed4", {"ignore": []}, r"missing: lm_head\.weight_packed, .*unexpected: lm_head\.weight$"),
+        (
+            "packed4",
+            {"ignore": []},
+            r"missing: lm_head\.weight_packed, .*unexpected: lm_head\.weight; download it again",
+        ),
     ],
 )
 def test_configs_that_do_not_fit_the_tensors(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ...description.config_fields import Raw, flag, head_size, number, positive, rope
+from ...description.config_fields import Raw, flag, head_size, layers_alike, number, positive, rope
 from ...description.feed_forward import ExpertsSpec, FeedForwardSpec, LinearSpec, RoutingSpec
 from ...description.spec import AttentionSpec, ModelSpec, NormSpec
 from ..family import Family, gated_mlp, pre_norm_layer, split_heads, text_model
@@ -19,7 +19,7 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
     raw = dict(DEFAULTS) | dict(raw)
     norm = NormSpec("model.norm", positive(raw, "hidden_size"), number(raw, "rms_norm_eps", 1e-5))
     mixer, dense, experts = _mixer(raw, norm), gated_mlp(raw, norm.size), _experts(raw, norm.size)
-    num_layers, first = positive(raw, "num_hidden_layers"), int(number(raw, "first_k_dense_replace", 1))
+    num_layers, first = layers_alike(raw), int(number(raw, "first_k_dense_replace", 1))
     kinds: list[FeedForwardSpec | ExpertsSpec] = [dense if layer < first else experts for layer in range(num_layers)]
     layers = [pre_norm_layer(mixer, kind, norm) for kind in kinds]
     return text_model(raw, layers, norm, left_out={f"model.layers.{num_layers}.": NEXT})

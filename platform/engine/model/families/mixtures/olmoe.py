@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from ...description.config_fields import Raw, flag, number, positive
+from ...description.config_fields import Raw, flag, layers_alike, number, positive
 from ...description.feed_forward import LinearSpec, RoutingSpec
 from ...description.spec import ModelSpec, NormSpec
 from ..family import Family, pre_norm_layer, split_heads, text_model
@@ -31,7 +31,7 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
         normalizes=flag(raw, "norm_topk_prob"),
     )
     experts = gated_experts(raw, norm.size, positive(raw, "intermediate_size", 2048), routing)
-    layers = [pre_norm_layer(mixer, experts, norm)] * positive(raw, "num_hidden_layers", 16)
+    layers = [pre_norm_layer(mixer, experts, norm)] * layers_alike(raw)
     return text_model(raw, layers, norm)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from ...description.config_fields import Raw, flag, number, positive
+from ...description.config_fields import Raw, flag, layers_alike, number, positive
 from ...description.feed_forward import ExpertsSpec, FeedForwardSpec, LinearSpec, RoutingSpec
 from ...description.spec import AttentionSpec, ModelSpec, NormSpec
 from ..family import Family, gated_mlp, pre_norm_layer, split_heads, text_model
@@ -31,10 +31,7 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
     norm = NormSpec("model.norm", positive(raw, "hidden_size"), number(raw, "rms_norm_eps", 1e-6))
     mixer = _mixer(raw, name, norm)
     dense, experts = gated_mlp(raw, norm.size), _experts(raw, norm.size, DEFAULTS[name])
-    layers = [
-        pre_norm_layer(mixer, _kind(raw, layer, dense, experts), norm)
-        for layer in range(positive(raw, "num_hidden_layers"))
-    ]
+    layers = [pre_norm_layer(mixer, _kind(raw, layer, dense, experts), norm) for layer in range(layers_alike(raw))]
     return text_model(raw, layers, norm)
 
 
