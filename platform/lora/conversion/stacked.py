@@ -5,6 +5,7 @@ of one expert lie together in A, and every E-th column of B is of one. Shapes: E
 """
 
 import json
+import math
 import os
 import re
 from collections import Counter, defaultdict
@@ -14,12 +15,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from ..files.config_file import LoraSettings, read_settings
 from ..files.manifest import BaseSignature, Finding, StackedLinears, TensorInfo
 from ..files.report import Report, enumerate_some, quote
-from ..files.safetensors_header import read_header
+from ..files.safetensors_header import ITEM_SIZES, read_header
 from ..files.strict_json import parse_json
 from ..files.tensor_names import OTHER_BASE
 from ..files.values import Bits, read_bits
@@ -65,6 +64,11 @@ class Part(NamedTuple):
     def acts(self) -> bool:
         pairs = zip((self.a, self.b), self.dtypes, strict=True)
         return all(bool((bits & bits.dtype.type(_SIGN[dtype])).any()) for bits, dtype in pairs)
+
+    def stored(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        """Name, dtype and shape of its tensors, in their order."""
+        sides = zip("AB", (self.a, self.b), self.dtypes, strict=True)
+        return [(f"base_model.model.{self.path}.lora_{side}.weight", dtype, bits.shape) for side, bits, dtype in sides]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +235,15 @@ def _write(
     source: FileIO, found: _Sorted, target: Path, base: BaseSignature, largest: int, report: Report
 ) -> dict[str, int]:
     """The new file. The path of each linear that acts, and its rank."""
-    ranks = {part.path: len(part.a) for pair in found.pairs for part in _parts(source, pair, base) if part.acts}
+    ranks, stored = dict[str, int](), [(tensor.name, tensor.dtype, tensor.shape) for tensor in found.others]
+    for pair in found.pairs:
+        for part in _parts(source, pair, base):
+            if part.acts:
+                ranks[part.path] = len(part.a)
+                stored += part.stored()
     entries, end = dict[str, Any](), 0
-    for name, dtype, shape in _entries(source, found, ranks, base):
-        size = int(np.prod(shape)) * (4 if dtype == "F32" else 2)
+    for name, dtype, shape in stored:
+        size = math.prod(shape) * ITEM_SIZES[dtype]
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
         end += size
     header = json.dumps({"__metadata__": {"format": "pt"}} | entries, separators=(",", ":")).encode()
@@ -244,7 +253,7 @@ def _write(
     with target.open("xb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for tensor in found.others:
-            file.write(np.ascontiguousarray(read_bits(source, tensor)).tobytes())
+            file.write(read_bits(source, tensor).tobytes())
         for pair in found.pairs:
             for part in _parts(source, pair, base):
                 if part.path in ranks:
@@ -257,19 +266,6 @@ def _write(
         report.warn("effect", f"{idle} linears of experts without effect are left out")
     report.settle("converted", f"{PARAMETERS} became a LoRA on each of {len(ranks)} linears of experts, exactly")
     return ranks
-
-
-def _entries(
-    source: FileIO, found: _Sorted, ranks: Mapping[str, int], base: BaseSignature
-) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Name, dtype and shape of all tensors of the new file, in their order."""
-    for tensor in found.others:
-        yield tensor.name, tensor.dtype, tensor.shape
-    for pair in found.pairs:
-        for part in _parts(source, pair, base):
-            if part.path in ranks:
-                for side, bits, dtype in zip("AB", (part.a, part.b), part.dtypes, strict=True):
-                    yield f"base_model.model.{part.path}.lora_{side}.weight", dtype, bits.shape
 
 
 def _config(
