@@ -1,7 +1,6 @@
 """kill -9 of the API process at random moments of batches: each line has one answer, and counts once."""
 
 import json
-import multiprocessing
 import random
 import socket
 import threading
@@ -9,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ from tests.integration.live_server import NO_TLS
 from tests.web.fake_engine import BASE_SENTENCE
 
 from . import killed_server
-from .test_killed_server import KEY, folder, model, settings
+from .test_killed_server import KEY, folder, model, processes, settings
 
-__all__ = ["folder", "model", "settings"]
+__all__ = ["folder", "model", "processes", "settings"]
 
 KILLS, PARTS = 200, 5
 """A run takes one of so many parts of the kills."""
@@ -89,13 +89,11 @@ def lines(count: int) -> bytes:
 
 
 @contextmanager
-def server(settings: Settings, model: Path) -> Iterator[tuple[httpx.Client, Any]]:
+def server(processes: ForkServerContext, settings: Settings, model: Path) -> Iterator[tuple[httpx.Client, Any]]:
     """Talks to a new process on the data folder, which is killed in the end if it lives."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pytest", "tests.attacks.killed_server"])
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        process = context.Process(target=killed_server.serve, args=(listener, settings, model, DELAY))
+        process = processes.Process(target=killed_server.serve, args=(listener, settings, model, DELAY))
         process.start()
     headers = {"authorization": f"Bearer {KEY}"}
     with httpx.Client(base_url=url, headers=headers, timeout=600, trust_env=False, verify=NO_TLS) as http:
@@ -107,17 +105,19 @@ def server(settings: Settings, model: Path) -> Iterator[tuple[httpx.Client, Any]
             process.join()
 
 
-def test_each_line_has_one_answer_and_counts_once(settings: Settings, model: Path, campaign: Campaign) -> None:
+def test_each_line_has_one_answer_and_counts_once(
+    processes: ForkServerContext, settings: Settings, model: Path, campaign: Campaign
+) -> None:
     client, chance = Client(campaign.seed), random.Random(f"{campaign.seed} of the moments")
     kills = len(campaign.part(KILLS, PARTS))
     for _ in range(kills):
-        with server(settings, model) as (http, process):
+        with server(processes, settings, model) as (http, process):
             kill = threading.Timer(chance.uniform(0, LONGEST_LIFE), process.kill)
             kill.start()
             with pytest.raises(httpx.TransportError):
                 client.work(http)
             kill.join()
-    with server(settings, model) as (http, _):
+    with server(processes, settings, model) as (http, _):
         until_all_have_ended(http)
         check(http, client, settings)
     assert client.unfinished > campaign.enough(KILLS, PARTS), "they were killed in the middle of batches"

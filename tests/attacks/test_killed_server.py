@@ -5,7 +5,6 @@ What it was asked and had not answered yet is done as a whole or not at all.
 
 import copy
 import hashlib
-import multiprocessing
 import os
 import random
 import socket
@@ -15,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from loraplex.web.settings.settings import Settings
 from loraplex.web.state import open_state
 from tests.campaign import Campaign
 from tests.checkpoints import make_adapter, make_checkpoint
+from tests.fork_server import fork_server
 from tests.integration.live_server import NO_TLS
 from tests.web.fake_engine import FakeEngine
 
@@ -159,9 +160,15 @@ def settings(model: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sett
     return killed_server.settings_of(folder / "data", model, KEY)
 
 
-def test_whatever_was_answered_holds(settings: Settings, model: Path, tmp_path: Path, campaign: Campaign) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pytest", "tests.attacks.killed_server"])
+@pytest.fixture
+def processes() -> Iterator[ForkServerContext]:
+    with fork_server("pytest", "tests.attacks.killed_server") as context:
+        yield context
+
+
+def test_whatever_was_answered_holds(
+    processes: ForkServerContext, settings: Settings, model: Path, tmp_path: Path, campaign: Campaign
+) -> None:
     client = Client(make_adapter(tmp_path / "adapter", model, rank=4, kinds=("q_proj",)), campaign.seed)
     chance, key = random.Random(f"{campaign.seed} of the moments"), make_key(settings, model)
     kills = len(campaign.part(KILLS, PARTS))
@@ -170,7 +177,7 @@ def test_whatever_was_answered_holds(settings: Settings, model: Path, tmp_path: 
     for _ in range(kills):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-            process = context.Process(target=killed_server.serve, args=(listener, settings, model))
+            process = processes.Process(target=killed_server.serve, args=(listener, settings, model))
             process.start()
         client.killed_after = client.answers + chance.randint(1, MOST_ANSWERS)
         client.kill = threading.Timer(chance.uniform(0, LONGEST_WAIT), process.kill)

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,14 @@ from benchmarks.gpu.figure import Figure, Stage
 from benchmarks.gpu.measure import OUT_OF_TIME
 from benchmarks.report import Row
 
+from ..fork_server import fork_server
 from .tiny import tiny_stage
 
 
 @pytest.fixture(autouse=True, scope="module")
-def fork_server() -> Iterator[None]:
-    """It loads torch, and the tests that come after these in the same process rely on one that has not."""
-    yield
-    forkserver._forkserver._stop()
+def server() -> Iterator[None]:
+    with fork_server("benchmarks.gpu.catalog"):
+        yield
 
 
 def process_id(stage: Stage) -> float:

@@ -1,6 +1,5 @@
-import multiprocessing
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -15,16 +14,16 @@ from loraplex.registry.database.tables import AuditRow
 from loraplex.registry.registry import Registry
 from loraplex.registry.revision import bump_revision, read_revision
 
+from ..fork_server import fork_server
 from . import workers
 from .helpers import add, put, snapshot
 
 
 @pytest.fixture(scope="module")
-def processes() -> ForkServerContext:
-    """Starts processes that have our modules already, and neither torch nor pytest."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.registry.workers"])
-    return context
+def processes() -> Iterator[ForkServerContext]:
+    """They have our modules already, and neither torch nor pytest."""
+    with fork_server("tests.registry.workers") as context:
+        yield context
 
 
 def run_together(context: ForkServerContext, target: Callable[..., None], arguments: list[tuple[Any, ...]]) -> None:

@@ -1,11 +1,13 @@
 """kill -9 at random moments of upload, registration, removal and sweeping: what was acknowledged is still there."""
 
-import multiprocessing
 import random
 import time
+from collections.abc import Iterator
 from datetime import timedelta
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
+import pytest
 from sqlalchemy import select
 
 from loraplex.registry.database import tables
@@ -13,6 +15,7 @@ from loraplex.registry.files.sweep import SweepReport, sweep
 from loraplex.registry.registry import Registry
 
 from ..campaign import Campaign
+from ..fork_server import fork_server
 from . import workers
 from .helpers import sha256
 
@@ -20,16 +23,21 @@ KILLS, PARTS = 40, 4
 """A run takes one of so many parts of the kills."""
 
 
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ForkServerContext]:
+    """They have our modules already, and neither torch nor pytest."""
+    with fork_server("tests.registry.workers") as context:
+        yield context
+
+
 def test_nothing_acknowledged_is_lost(
-    registry: Registry, database_url: str, tmp_path: Path, campaign: Campaign
+    registry: Registry, database_url: str, tmp_path: Path, campaign: Campaign, processes: ForkServerContext
 ) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.registry.workers"])
     log, chance = tmp_path / "acknowledged", random.Random(campaign.seed)
     kills = campaign.part(KILLS, PARTS)
     for number in kills:
         arguments = (database_url, str(registry.store.root), str(log), number)
-        worker = context.Process(target=workers.upload_until_killed, args=arguments)
+        worker = processes.Process(target=workers.upload_until_killed, args=arguments)
         worker.start()
         wait_for_growth(log, chance.randrange(4))
         time.sleep(chance.uniform(0, 0.05))

@@ -9,6 +9,7 @@ import pytest
 from loraplex.registry.batches.booking import Sums
 from loraplex.registry.batches.journal import Journal, JournalBusy, Record, Used, encode
 from loraplex.registry.usage.ledger import Account, AccountHour
+from tests.fork_server import fork_server
 
 
 def made(line: int, succeeded: bool = True, used: Used | None = None) -> Record:
@@ -68,15 +69,15 @@ def hold(path: Path, held: "multiprocessing.synchronize.Event") -> None:
 
 
 def test_one_process_has_it_until_it_dies(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("forkserver")
-    held = context.Event()
-    process = context.Process(target=hold, args=(tmp_path / "a", held))
-    process.start()
-    assert held.wait(30)
-    with pytest.raises(JournalBusy):
-        Journal(tmp_path / "a")
-    process.kill()
-    process.join()
+    with fork_server() as context:
+        held = context.Event()
+        process = context.Process(target=hold, args=(tmp_path / "a", held))
+        process.start()
+        assert held.wait(30)
+        with pytest.raises(JournalBusy):
+            Journal(tmp_path / "a")
+        process.kill()
+        process.join()
     Journal(tmp_path / "a").close()
 
 
