@@ -18,7 +18,7 @@ from ..attention.backend import Rotary
 from ..delta_net.backend import DeltaWeights
 from .config import ModelConfig
 from .decoder import Decoder, Embedding, Head, TokenInputs
-from .description.feed_forward import ExpertsSpec
+from .description.feed_forward import BranchNormsSpec, ExpertsSpec
 from .description.modules import module_table
 from .description.spec import (
     AttentionSpec,
@@ -33,7 +33,7 @@ from .description.spec import (
     TokenInputsSpec,
 )
 from .expected import layer_linear, layer_path
-from .experts.layer import Experts
+from .experts.layer import BranchNorms, Experts
 from .layers import Attention, DecoderLayer, DeltaNet, FeedForward, Mixer, Norm, TokenInput, TokenWise
 from .linear import LoraLinear
 from .loader import Checkpoint
@@ -168,20 +168,27 @@ class DecoderLoader:
         for expert in spec.experts():
             inputs.append(self._linear(layer, expert.inputs))
             outputs.append(self._linear(layer, (expert.output,)))
-        correction = torch.empty(0)
-        if routing.correction is not None:
-            correction = self._exact(layer_path(self.config.spec, layer) + routing.correction)
+        correction, factors = (
+            None if path is None else self._exact(layer_path(self.config.spec, layer) + path)
+            for path in (routing.correction, routing.factors)
+        )
         return Experts(
             router=self._exact_linear(layer, routing.router),
             routing=routing,
-            correction=correction.to(self.device),
+            correction=torch.empty(0).to(self.device) if correction is None else correction,
+            factors=factors,
             inputs=ExpertLinears(inputs),
             outputs=ExpertLinears(outputs),
             operations=self.operations,
             activation=spec.expert.activation,
             shared=None if spec.shared is None else self._feed_forward(layer, spec.shared),
             shared_gate=None if spec.shared_gate is None else self._exact_linear(layer, spec.shared_gate),
+            branch_norms=None if spec.branch_norms is None else self._branch_norms(layer, spec.branch_norms),
         )
+
+    def _branch_norms(self, layer: int, spec: BranchNormsSpec) -> BranchNorms:
+        router = self._exact(layer_path(self.config.spec, layer) + spec.router)
+        return BranchNorms(router * len(router) ** -0.5, *(self._given_norm(norm, layer) for norm in spec.norms()))
 
     def _exact_linear(self, layer: int, spec: LinearSpec) -> LoraLinear:
         """In float32, whatever the weights are stored in and quantized to."""

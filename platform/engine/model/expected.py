@@ -141,9 +141,8 @@ def _layer_tensors(config: ModelConfig, stored: StoredTensors, number: int, laye
         specs |= _norm_tensors(prefix, norm)
     for spec in (*layer.linears(), *layer.expert_linears()):
         specs |= _all_linear_tensors(config, stored, number, spec)
-    if isinstance(layer.feed_forward, ExpertsSpec) and layer.feed_forward.routing.correction is not None:
-        routing = layer.feed_forward.routing
-        specs[f"{prefix}{routing.correction}"] = tensor(FLOATS, (routing.num_experts,))
+    if isinstance(layer.feed_forward, ExpertsSpec):
+        specs |= {prefix + name: tensor(FLOATS, shape) for name, shape in layer.feed_forward.tensors().items()}
     if isinstance(layer.mixer, DeltaNetSpec):
         specs |= {prefix + name: tensor(FLOATS, shape) for name, shape in layer.mixer.tensors().items()}
     if layer.scale is not None:

@@ -180,6 +180,9 @@ class TokenWise(Protocol):
     def expert_linears(self) -> tuple[LoraLinear, ...]:
         """The others."""
 
+    def norms(self) -> tuple[Norm, ...]:
+        """Those within it."""
+
 
 @dataclass(slots=True)
 class FeedForward:
@@ -213,6 +216,9 @@ class FeedForward:
         return self.inputs, self.output
 
     def expert_linears(self) -> tuple[LoraLinear, ...]:
+        return ()
+
+    def norms(self) -> tuple[Norm, ...]:
         return ()
 
 
@@ -284,7 +290,7 @@ class DecoderLayer:
     def norms(self) -> list[Norm]:
         norms = (self.mixer_norm, self.mixer_output_norm, self.feed_forward_norm, self.feed_forward_output_norm)
         own = None if self.token_input is None else self.token_input.norm
-        return [norm for norm in (*norms, own) if norm is not None]
+        return [norm for norm in (*norms, *self.feed_forward.norms(), own) if norm is not None]
 
     def _enter(
         self, norm: Norm | None, reader: LoraLinear, x: torch.Tensor, residual: torch.Tensor, batch: Batch

@@ -26,6 +26,28 @@ class LinearSpec:
         return self.path.rpartition(".")[2]
 
 
+@dataclass(frozen=True, slots=True)
+class NormSpec:
+    path: str
+    size: int
+    eps: float
+    is_layer_norm: bool = False
+    """LayerNorm: centred, with a bias. Otherwise the RMS norm."""
+
+    adds_one: bool = False
+    """The stored weight counts from 1."""
+    lacks_bias: bool = False
+    """Of a LayerNorm: its bias is zero, and not stored."""
+
+    @property
+    def kind(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    @property
+    def has_bias(self) -> bool:
+        return self.is_layer_norm and not self.lacks_bias
+
+
 Group = tuple[LinearSpec, ...]
 """Linears that read the same activation and are multiplied as one."""
 
@@ -48,6 +70,9 @@ class FeedForwardSpec:
     def feed_forwards(self) -> "tuple[FeedForwardSpec, ...]":
         """Those that all tokens pass through."""
         return (self,)
+
+    def norms(self) -> tuple[NormSpec, ...]:
+        return ()
 
     def below(self, path: str) -> "FeedForwardSpec":
         """The same with all its linears below `path`."""
@@ -76,6 +101,8 @@ class RoutingSpec:
     correction: str | None = None
     """Path of a number for each expert that is added to its score where groups and experts are chosen, but does not
     weigh."""
+    factors: str | None = None
+    """Path of a number for each expert that its weights are multiplied by, at last."""
 
     def __post_init__(self) -> None:
         experts, chosen = self.num_experts, self.experts_per_token
@@ -113,6 +140,23 @@ class StackedSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BranchNormsSpec:
+    """Router, experts and shared expert read the stream itself, each behind a norm of its own."""
+
+    router: str
+    """Path of what multiplies the stream's RMS norm, over the root of its size, for the router."""
+    experts: NormSpec
+    shared: NormSpec
+    experts_output: NormSpec
+    """Over what the experts gave, before it is added to what the shared one gave."""
+    shared_output: NormSpec
+
+    def norms(self) -> tuple[NormSpec, ...]:
+        """Those with a weight that adapters may bring."""
+        return self.experts, self.shared, self.experts_output, self.shared_output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsSpec:
     """The sum of a few experts' outputs, by token, and of what a shared expert makes of all tokens."""
 
@@ -125,6 +169,8 @@ class ExpertsSpec:
     shared: FeedForwardSpec | None = None
     shared_gate: LinearSpec | None = None
     """Its sigmoid multiplies what the shared expert gives. Float32, as the router."""
+    branch_norms: BranchNormsSpec | None = None
+    """There is a shared expert then, without a gate, and the layer has no `feed_forward_norm`."""
 
     def groups(self) -> tuple[Group, ...]:
         """Of what all tokens pass through: router and shared expert."""
@@ -135,6 +181,17 @@ class ExpertsSpec:
     def feed_forwards(self) -> tuple[FeedForwardSpec, ...]:
         """Those that all tokens pass through."""
         return () if self.shared is None else (self.shared,)
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Names in the layer and shapes of what is neither a linear nor a norm that adapters may bring."""
+        routing, norms = self.routing, self.branch_norms
+        by_expert = [path for path in (routing.correction, routing.factors) if path is not None]
+        scale = {} if norms is None else {norms.router: (norms.experts.size,)}
+        return {**dict.fromkeys(by_expert, (routing.num_experts,)), **scale}
+
+    def norms(self) -> tuple[NormSpec, ...]:
+        """Those with a weight that adapters may bring."""
+        return () if self.branch_norms is None else self.branch_norms.norms()
 
     def experts(self) -> Iterator[FeedForwardSpec]:
         return (self.expert.below(f"{self.path}.{number}") for number in range(self.routing.num_experts))

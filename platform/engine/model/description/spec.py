@@ -12,6 +12,7 @@ from .feed_forward import Activation as Activation
 from .feed_forward import ExpertsSpec, Group
 from .feed_forward import FeedForwardSpec as FeedForwardSpec
 from .feed_forward import LinearSpec as LinearSpec
+from .feed_forward import NormSpec as NormSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +45,6 @@ class QueryScale:
 
     beta: float
     length: int
-
-
-@dataclass(frozen=True, slots=True)
-class NormSpec:
-    path: str
-    size: int
-    eps: float
-    is_layer_norm: bool = False
-    """LayerNorm: centred, with a bias. Otherwise the RMS norm."""
-
-    adds_one: bool = False
-    """The stored weight counts from 1."""
-    lacks_bias: bool = False
-    """Of a LayerNorm: its bias is zero, and not stored."""
-
-    @property
-    def kind(self) -> str:
-        return self.path.rpartition(".")[2]
-
-    @property
-    def has_bias(self) -> bool:
-        return self.is_layer_norm and not self.lacks_bias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +169,7 @@ class LayerSpec:
         own = (self.mixer.query_norm, self.mixer.key_norm) if isinstance(self.mixer, AttentionSpec) else ()
         around = (self.mixer_norm, self.mixer_output_norm, self.feed_forward_norm, self.feed_forward_output_norm)
         last = None if self.token_input is None else self.token_input.norm
-        yield from (norm for norm in (*around, last, *own) if norm is not None)
+        yield from (norm for norm in (*around, *self.feed_forward.norms(), last, *own) if norm is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

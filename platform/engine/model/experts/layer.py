@@ -13,12 +13,24 @@ from loraplex.quant.linears.scheme import Float8Rows
 
 from ...batch import Batch
 from ..description.feed_forward import Activation, RoutingSpec
-from ..layers import FeedForward
+from ..layers import FeedForward, Norm
 from ..linear import LoraLinear
 from ..operations.operations import ExpertOperations, Operations
 
 if TYPE_CHECKING:
     from .linears import ExpertLinears
+
+
+@dataclass(slots=True)
+class BranchNorms:
+    """As of BranchNormsSpec."""
+
+    router: torch.Tensor
+    """[C] float32"""
+    experts: Norm
+    shared: Norm
+    experts_output: Norm
+    shared_output: Norm
 
 
 @dataclass(slots=True)
@@ -28,6 +40,8 @@ class Experts:
     routing: RoutingSpec
     correction: torch.Tensor
     """[E] float32; [0] where there is none."""
+    factors: torch.Tensor | None
+    """[E] float32, of the weights."""
     inputs: "ExpertLinears"
     """Gate and up of each expert."""
     outputs: "ExpertLinears"
@@ -36,19 +50,35 @@ class Experts:
     shared: FeedForward | None = None
     shared_gate: LoraLinear | None = None
     """From C to one number, in float32."""
+    branch_norms: BranchNorms | None = None
 
     def apply(self, x: torch.Tensor, cast: Float8Rows | None, batch: Batch) -> torch.Tensor:
         """x [T, C] -> [T, C]."""
-        logits = self.router.apply(x.float(), batch)
-        experts, weights = self._kernels.route(logits, self.correction, self.routing)
-        rows = self._kernels.group(experts, self.routing.num_experts)
-        gate_up = self.inputs.apply(x[rows.tokens], rows, batch)
-        inner = self.operations.multiply_gate(gate_up, self.activation)
-        y = self._kernels.add_up(self.outputs.apply(inner, rows, batch), rows, weights)
+        if self.branch_norms is not None:
+            return self._branches(x, batch, self.branch_norms)
+        y = self._routed(x, x.float(), batch)
         if self.shared is not None:
             gate = None if self.shared_gate is None else self.shared_gate.apply(x.float(), batch)
             self._kernels.add_shared(y, self.shared.apply(x, None, batch), gate)
         return y
+
+    def _routed(self, x: torch.Tensor, judged: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """What the experts make of x [T, C]. `judged` [T, C] float32: what the router reads."""
+        logits = self.router.apply(judged, batch)
+        experts, weights = self._kernels.route(logits, self.correction, self.routing)
+        if self.factors is not None:
+            weights *= self.factors[experts]
+        rows = self._kernels.group(experts, self.routing.num_experts)
+        gate_up = self.inputs.apply(x[rows.tokens], rows, batch)
+        inner = self.operations.multiply_gate(gate_up, self.activation)
+        return self._kernels.add_up(self.outputs.apply(inner, rows, batch), rows, weights)
+
+    def _branches(self, x: torch.Tensor, batch: Batch, norms: BranchNorms) -> torch.Tensor:
+        assert self.shared is not None
+        layer, judged = self.router.layer, self.operations.norm(x.float(), norms.router, None, norms.experts.eps)
+        y = self._routed(norms.experts.apply(x, batch, layer), judged, batch)
+        shared = self.shared.apply(norms.shared.apply(x, batch, layer), None, batch)
+        return norms.experts_output.apply(y, batch, layer) + norms.shared_output.apply(shared, batch, layer)
 
     @property
     def reader(self) -> LoraLinear:
@@ -64,6 +94,10 @@ class Experts:
 
     def expert_linears(self) -> tuple[LoraLinear, ...]:
         return *self.inputs.linears, *self.outputs.linears
+
+    def norms(self) -> tuple[Norm, ...]:
+        own = self.branch_norms
+        return () if own is None else (own.experts, own.shared, own.experts_output, own.shared_output)
 
     @property
     def _kernels(self) -> ExpertOperations:

@@ -1,4 +1,5 @@
-"""Gemma 4, dense: an input of its own for each layer, keys and values shared between layers, heads of two sizes."""
+"""Gemma 4: an input of its own for each layer, keys and values shared between layers, heads of two sizes, and experts
+beside a feed-forward for all tokens."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,9 +18,11 @@ from ..description.config_fields import (
     rounded,
     stored_dtype,
 )
+from ..description.feed_forward import BranchNormsSpec, ExpertsSpec, RoutingSpec, StackedSpec
 from ..description.spec import (
     AttentionSpec,
     EmbeddingSpec,
+    FeedForwardSpec,
     LayerSpec,
     LinearSpec,
     ModelSpec,
@@ -61,7 +64,7 @@ SHARED: Final = "keys and values of layers that read those of others"
 
 
 def _describe(raw: Raw, name: str) -> ModelSpec:
-    _refuse_what_is_not_computed(raw)
+    _refuse_what_is_not_computed(raw, name)
     hidden_size = positive(raw, "hidden_size")
     norm = NormSpec("model.norm", hidden_size, number(raw, "rms_norm_eps", 1e-6))
     kinds = _kinds(raw)
@@ -75,9 +78,9 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
     return replace(spec, token_inputs=_token_inputs(raw, norm), left_out={**spec.left_out, **unused})
 
 
-def _refuse_what_is_not_computed(raw: Raw) -> None:
-    if flag(raw, "enable_moe_block"):
-        raise ValueError("enable_moe_block is not supported: the feed-forward of experts is not computed here")
+def _refuse_what_is_not_computed(raw: Raw, name: str) -> None:
+    if flag(raw, "enable_moe_block") and name != "Gemma4":
+        raise ValueError(f"enable_moe_block is not supported for {name}, which has no experts; it is for Gemma4")
     if raw.get("use_bidirectional_attention") not in (None, "vision"):
         raise ValueError(
             f"use_bidirectional_attention {raw['use_bidirectional_attention']!r} is not supported: each token sees "
@@ -105,7 +108,39 @@ def _layer(raw: Raw, place: int, kinds: list[str], norm: NormSpec) -> LayerSpec:
     width = positive(raw, "intermediate_size") * (2 if is_shared and flag(raw, "use_double_wide_mlp") else 1)
     feed_forward = gated_mlp(dict(raw) | {"intermediate_size": width}, norm.size, act="hidden_activation")
     layer = sandwich_layer(_attention(raw, place, kinds, norm.eps), feed_forward, norm)
-    return replace(layer, scale="layer_scalar", token_input=_token_input(raw, norm))
+    layer = replace(layer, scale="layer_scalar", token_input=_token_input(raw, norm))
+    if not flag(raw, "enable_moe_block"):
+        return layer
+    return replace(layer, feed_forward=_experts(raw, feed_forward, norm), feed_forward_norm=None)
+
+
+def _experts(raw: Raw, dense: FeedForwardSpec, norm: NormSpec) -> ExpertsSpec:
+    """Beside the feed-forward for all tokens."""
+    size = positive(raw, "moe_intermediate_size")
+    expert = FeedForwardSpec(
+        inputs=(LinearSpec("gate_proj", norm.size, size), LinearSpec("up_proj", norm.size, size)),
+        output=LinearSpec("down_proj", size, norm.size),
+        activation=dense.activation,
+        is_gated=True,
+    )
+    routing = RoutingSpec(
+        router=LinearSpec("router.proj", norm.size, positive(raw, "num_experts")),
+        experts_per_token=positive(raw, "top_k_experts"),
+        scores="softmax",
+        normalizes=True,
+        factors="router.per_expert_scale",
+    )
+    norms = BranchNormsSpec(
+        router="router.scale",
+        experts=replace(norm, path="pre_feedforward_layernorm_2"),
+        shared=replace(norm, path="pre_feedforward_layernorm"),
+        experts_output=replace(norm, path="post_feedforward_layernorm_2"),
+        shared_output=replace(norm, path="post_feedforward_layernorm_1"),
+    )
+    stacked = StackedSpec(module="experts")
+    return ExpertsSpec(
+        routing=routing, path="experts", expert=expert, stacked=stacked, shared=dense, branch_norms=norms
+    )
 
 
 def _attention(raw: Raw, place: int, kinds: list[str], eps: float) -> AttentionSpec:
@@ -203,7 +238,12 @@ FAMILY: Final = Family(
         "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4Unified"},
     },
     hub={
-        "Gemma4": ("google/gemma-4-E2B-it", "google/gemma-4-E4B-it", "google/gemma-4-31B-it"),
+        "Gemma4": (
+            "google/gemma-4-E2B-it",
+            "google/gemma-4-E4B-it",
+            "google/gemma-4-31B-it",
+            "google/gemma-4-26B-A4B-it",
+        ),
         "Gemma4Unified": ("google/gemma-4-12B-it",),
     },
     defaults={"Gemma4": DEFAULTS, "Gemma4Unified": DEFAULTS_UNIFIED},

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 import torch.nn.functional as F
 
-from ...model.description.feed_forward import ExpertsSpec
+from ...model.description.feed_forward import BranchNormsSpec, ExpertsSpec
 from ...model.description.spec import (
     Activation,
     AttentionSpec,
@@ -111,20 +111,41 @@ class LayerForward:
     ) -> torch.Tensor:
         if isinstance(spec, FeedForwardSpec):
             return self._feed_forward(tensors, spec, x, see)
-        logits = self._group(tensors, (spec.routing.router,), x, see)
-        correction = None if spec.routing.correction is None else tensors[spec.routing.correction]
-        weights = expert_weights(spec.routing, logits.float(), correction)
-        given = torch.zeros_like(x)
-        for number, expert in enumerate(spec.experts()):
-            if bool(weights[..., number].any()):
-                own = self._feed_forward(tensors, expert, x, see)
-                given += own * weights[..., number, None].to(x)
+        if spec.branch_norms is not None:
+            return self._branches(tensors, spec, spec.branch_norms, x, see)
+        given = self._routed(tensors, spec, x, x, see)
         if spec.shared is None:
             return given
         shared = self._feed_forward(tensors, spec.shared, x, see)
         if spec.shared_gate is not None:
             shared = shared * torch.sigmoid(self._group(tensors, (spec.shared_gate,), x, see))
         return given + shared
+
+    def _branches(
+        self, tensors: LayerTensors, spec: ExpertsSpec, norms: BranchNormsSpec, x: torch.Tensor, see: Observe
+    ) -> torch.Tensor:
+        """x [S, L, C] is the stream itself."""
+        assert spec.shared is not None
+        judged = F.rms_norm(x, (x.shape[-1],), tensors[norms.router], norms.experts.eps) / x.shape[-1] ** 0.5
+        given = self._routed(tensors, spec, normed(tensors, norms.experts, x), judged, see)
+        shared = self._feed_forward(tensors, spec.shared, normed(tensors, norms.shared, x), see)
+        return normed(tensors, norms.experts_output, given) + normed(tensors, norms.shared_output, shared)
+
+    def _routed(
+        self, tensors: LayerTensors, spec: ExpertsSpec, x: torch.Tensor, judged: torch.Tensor, see: Observe
+    ) -> torch.Tensor:
+        """What the experts make of x. `judged`: what the router reads."""
+        logits = self._group(tensors, (spec.routing.router,), judged, see)
+        correction = None if spec.routing.correction is None else tensors[spec.routing.correction]
+        weights = expert_weights(spec.routing, logits.float(), correction)
+        if spec.routing.factors is not None:
+            weights = weights * tensors[spec.routing.factors]
+        given = torch.zeros_like(x)
+        for number, expert in enumerate(spec.experts()):
+            if bool(weights[..., number].any()):
+                own = self._feed_forward(tensors, expert, x, see)
+                given += own * weights[..., number, None].to(x)
+        return given
 
     def _feed_forward(
         self, tensors: LayerTensors, spec: FeedForwardSpec, x: torch.Tensor, see: Observe

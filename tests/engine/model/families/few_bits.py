@@ -11,11 +11,13 @@ from typing import Any, Final
 import pytest
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers.modeling_utils import AttentionInterface
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.expected import layer_path
+from loraplex.engine.model.loader import Checkpoint
 from loraplex.quant.weights.online import OnlineQuantization
 from tests.checkpoints import make_adapter, reference_model
 from tests.quant.made_checkpoints import FILE, groups, quantize_folder, quantized_linears, scheme
@@ -24,7 +26,10 @@ from tests.quant.made_formats import Make, awq, compressed, float8, gptq
 from .parity import make_base
 from .tiny import ADAPTERS, LINEARS, TINY
 
-FLOATS: Final = ("lm_head", "re:.*project_(in|out)", "re:.*in_proj_[ab]$", "re:.*mlp.gate$", "re:.*shared_expert_gate$")
+FLOATS: Final = (
+    "lm_head", "re:.*project_(in|out)", "re:.*in_proj_[ab]$", "re:.*mlp.gate$", "re:.*shared_expert_gate$",
+    "re:.*router.proj$",
+)  # fmt: skip
 """At the ends, and of too few outputs to be packed."""
 FORMATS: Final[dict[str, tuple[dict[str, Any], Make]]] = {
     "AWQ": ({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, awq(32)),
@@ -74,12 +79,25 @@ def make_tiny(folder: Path, name: str) -> Tiny:
     adapters = {own: make_adapter(folder / own, base, **{**how, **kinds}) for own, how in ADAPTERS.items()}
     model = reference_model(base, adapters)
     assert isinstance(model, PeftModel)
-    return Tiny(name, base, adapters, model, load_file(base / FILE))
+    return Tiny(name, base, adapters, model, by_expert(base))
+
+
+def by_expert(base: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint, those of all experts of a layer apart, as quantized checkpoints have them."""
+    spec, tensors = ModelConfig.from_folder(base).spec, load_file(base / FILE)
+    checkpoint = Checkpoint(base, spec)
+    for number, layer in enumerate(spec.layers):
+        for linear in layer.expert_linears():
+            name = f"{layer_path(spec, number)}{linear.path}.weight"
+            tensors.pop(checkpoint.stored_name(name), None)
+            tensors[name] = checkpoint.tensor(name).clone()
+    return tensors
 
 
 def store(tiny: Tiny, name: str, folder: Path) -> dict[str, torch.Tensor]:
     """A copy of the checkpoint in a format. The floats that it stands for."""
     copytree(tiny.base, folder)
+    save_file(tiny.floats, folder / FILE, {"format": "pt"})
     said, make = FORMATS[name]
     return quantize_folder(folder, said, lambda module: None if module.endswith(("in_proj_a", "in_proj_b")) else make)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import MixtralConfig, PretrainedConfig, Qwen2MoeConfig, Qwen3MoeConfig
+from transformers import Gemma4TextConfig, MixtralConfig, PretrainedConfig, Qwen2MoeConfig, Qwen3MoeConfig
 
 from loraplex.engine.model.config import base_signature
 from loraplex.lora.inspection.inspection import inspect_adapter
@@ -16,7 +16,7 @@ from loraplex.lora.residency.pages import PageStore
 from loraplex.lora.residency.weights import read_contents
 from tests.checkpoints import make_adapter
 
-from .expert_adapters import make_expert_adapter
+from .expert_adapters import as_parameters, make_expert_adapter
 from .parity import (
     Family,
     check_adapters_matter,
@@ -27,11 +27,12 @@ from .parity import (
     generate_alone,
     make_base,
 )
-from .test_mixtures import QWEN2, QWEN3, SHAPE
+from .test_mixtures import GEMMA4, QWEN2, QWEN3, SHAPE
 
 CONFIGS: dict[str, PretrainedConfig] = {
     "mixtral": MixtralConfig(**SHAPE, num_local_experts=5, num_experts_per_tok=2),
     "qwen3": Qwen3MoeConfig(**SHAPE, **QWEN3, norm_topk_prob=True),
+    "gemma4": Gemma4TextConfig(**SHAPE, **GEMMA4),
 }
 PROMPTS = [
     list(range(3, 40)),
@@ -49,17 +50,27 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def family_of(base: Path, adapters: dict[str, Path], reference: dict[str, Path] | None = None) -> Family:
-    """reference: what PEFT loads instead; it wants all experts."""
+    """reference: what PEFT loads instead; it wants all experts. Those of Gemma 4 as parameters."""
     names = [*adapters, None]
-    family = Family(base, reference or adapters, [names[at % len(names)] for at in range(len(PROMPTS))], PROMPTS)
+    reference = reference or adapters
+    if json.loads((base / "config.json").read_text())["model_type"] == "gemma4_text":
+        reference = {name: pefts(folder, base) for name, folder in reference.items()}
+    family = Family(base, reference, [names[at % len(names)] for at in range(len(PROMPTS))], PROMPTS)
     generate_alone(family)
     family.adapters = adapters
     return family
 
 
+def pefts(folder: Path, base: Path) -> Path:
+    has_modules = any(".experts.0." in name for name in load_file(folder / "adapter_model.safetensors"))
+    return as_parameters(folder.with_name(f"{folder.name}-parameters"), base, folder) if has_modules else folder
+
+
 def test_all_experts_and_the_router(base: Path, tmp_path: Path) -> None:
     adapters = {
-        "experts": make_expert_adapter(tmp_path / "experts", base, rank=11, others=("q_proj", "o_proj", "gate")),
+        "experts": make_expert_adapter(
+            tmp_path / "experts", base, rank=11, others=("q_proj", "o_proj", "gate", "proj")
+        ),
         "attention": make_adapter(tmp_path / "attention", base, rank=3, kinds=("q_proj", "v_proj")),
     }
     family = family_of(base, adapters)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import GptOssConfig, PretrainedConfig, Qwen2MoeConfig, Qwen3MoeConfig
+from transformers import Gemma4TextConfig, GptOssConfig, MixtralConfig, PretrainedConfig, Qwen2MoeConfig, Qwen3MoeConfig
 from transformers.models.auto import AutoModelForCausalLM
 
 from loraplex.engine.model.config import base_signature
@@ -19,14 +19,16 @@ from loraplex.lora.inspection.inspection import inspect_adapter
 
 from .parity import check_adapters_matter, check_mixed_batch, make_base
 from .test_expert_adapters import family_of
-from .test_mixtures import QWEN2, QWEN3, SHAPE
+from .test_mixtures import GEMMA4, QWEN2, QWEN3, SHAPE
 
-PARAMETERS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+PARAMETERS = ["experts.gate_up_proj", "experts.down_proj"]
 WEIGHTS = "adapter_model.safetensors"
 CONFIGS: dict[str, PretrainedConfig] = {
     "qwen3": Qwen3MoeConfig(**SHAPE, **QWEN3, mlp_only_layers=[1]),
     "qwen2": Qwen2MoeConfig(**SHAPE, **QWEN2, shared_expert_intermediate_size=36),
     "gpt-oss": GptOssConfig(**SHAPE | {"intermediate_size": 48}, num_local_experts=6, num_experts_per_tok=3),
+    "mixtral": MixtralConfig(**SHAPE, num_local_experts=5, num_experts_per_tok=2),
+    "gemma4": Gemma4TextConfig(**SHAPE, **GEMMA4),
 }
 
 

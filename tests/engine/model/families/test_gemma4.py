@@ -1,4 +1,4 @@
-"""Gemma 4, dense, against transformers and peft: inputs of each layer, shared keys and values, heads of two sizes."""
+"""Gemma 4 without experts, against transformers and peft: inputs of layers, shared keys and values, two head sizes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -189,7 +189,7 @@ def test_fields_of_earlier_checkpoints() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"enable_moe_block": True}, "enable_moe_block is not supported"),
+        ({"enable_moe_block": True}, "must give moe_intermediate_size as"),
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention 'all' is not supported"),
         ({"layer_types": ["mamba"] * 6}, "layer_types has mamba, which is not supported"),
         ({"hidden_activation": "relu6"}, "hidden_activation 'relu6' is not supported"),

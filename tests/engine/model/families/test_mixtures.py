@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from transformers import (
+    Gemma4TextConfig,
     Glm4MoeConfig,
     GptOssConfig,
     MixtralConfig,
@@ -39,6 +40,29 @@ QWEN3_5 = QWEN3 | {
 }  # fmt: skip
 QWEN2 = {"num_experts": 12, "num_experts_per_tok": 5, "moe_intermediate_size": 28}
 
+GEMMA4 = {
+    "enable_moe_block": True, "num_experts": 9, "top_k_experts": 3, "moe_intermediate_size": 28, "sliding_window": 9,
+    "global_head_dim": 32, "attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "final_logit_softcapping": 11.0,
+}  # fmt: skip
+GEMMA4_INPUTS = GEMMA4 | {
+    "hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": 330, "attention_k_eq_v": False,
+    "num_experts": 16, "top_k_experts": 1,
+}  # fmt: skip
+DENSE = {
+    "rank": 5, "kinds": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "router.proj"),
+    "modules_to_save": ["pre_feedforward_layernorm", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_1",
+                        "post_feedforward_layernorm_2"],
+}  # fmt: skip
+"""What Gemma 4 has beside its experts: the feed-forward of all tokens, the router, and norms of each."""
+
+
+def beside(config: PretrainedConfig) -> dict[str, dict[str, Any]]:
+    """Adapters on what a family has beside its experts."""
+    if isinstance(config, Gemma4TextConfig):
+        return {"dense": DENSE}
+    return {"shared": {"rank": 4, "kinds": SHARED}} if "shared_expert_intermediate_size" in config.to_dict() else {}
+
 
 @pytest.mark.parametrize(
     "config",
@@ -54,6 +78,8 @@ QWEN2 = {"num_experts": 12, "num_experts_per_tok": 5, "moe_intermediate_size": 2
         Qwen3_5MoeTextConfig(**SHAPE, **QWEN3_5),
         Qwen2MoeConfig(**SHAPE, **QWEN2, shared_expert_intermediate_size=36),
         Qwen2MoeConfig(**SHAPE, **QWEN2, shared_expert_intermediate_size=20, decoder_sparse_step=2, qkv_bias=False),
+        Gemma4TextConfig(**SHAPE, **GEMMA4),
+        Gemma4TextConfig(**SHAPE, **GEMMA4_INPUTS),
     ],
     ids=[
         "qwen3",
@@ -67,10 +93,13 @@ QWEN2 = {"num_experts": 12, "num_experts_per_tok": 5, "moe_intermediate_size": 2
         "qwen3.5",
         "qwen2",
         "qwen2-every-second",
+        "gemma4",
+        "gemma4-inputs-of-layers",
     ],
 )
 def test_tokens_and_logits(tmp_path: Path, config: PretrainedConfig) -> None:
-    shared = {"shared": {"rank": 4, "kinds": SHARED}} if "shared_expert_intermediate_size" in config.to_dict() else {}
-    family = make_family(tmp_path, config, ADAPTERS | shared)
+    others = beside(config)
+    family = make_family(tmp_path, config, ADAPTERS | others)
     check_family(family)
-    check_certified(family, "rank12")
+    for name in ("rank12", *others):
+        check_certified(family, name)

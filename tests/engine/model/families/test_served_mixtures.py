@@ -8,7 +8,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import Qwen2MoeConfig
+from transformers import Gemma4TextConfig, PretrainedConfig, Qwen2MoeConfig
 from transformers.models.auto import AutoModelForCausalLM
 
 from loraplex import LLM, SamplingParams
@@ -16,6 +16,7 @@ from loraplex.engine.certify.certificate import CertifyJob
 from loraplex.engine.certify.run import certify
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.model.config import ModelConfig, base_signature
+from loraplex.engine.model.description.feed_forward import ExpertsSpec
 from loraplex.engine.model.expected import layer_path
 from loraplex.lora.files.manifest import Inspection
 from loraplex.lora.inspection.inspection import inspect_adapter
@@ -30,6 +31,11 @@ SIZES: Final[dict[str, Any]] = TOKENS | {
     "num_key_value_heads": 2, "max_position_embeddings": 128, "num_experts": 9, "num_experts_per_tok": 3,
     "moe_intermediate_size": 32, "shared_expert_intermediate_size": 96,
 }  # fmt: skip
+GEMMA4: Final = Gemma4TextConfig(
+    **{name: size for name, size in SIZES.items() if "expert" not in name},
+    head_dim=16, global_head_dim=32, sliding_window=9, hidden_size_per_layer_input=0, enable_moe_block=True,
+    num_experts=9, top_k_experts=3, layer_types=["sliding_attention", "full_attention"],
+)  # fmt: skip
 PROMPTS: Final = [list(range(3 + start, 40 + 5 * start)) for start in range(7)]
 ROUNDED: Final = 5e-3
 """Of a log-probability: both sides multiply the same rounded weights."""
@@ -108,12 +114,16 @@ def test_a_certificate_says_what_rounded_experts_cost(base: Path, adapter: Path)
 
 
 @pytest.mark.parametrize("scheme", ["none", "int8"])
-def test_near_ties_of_experts_do_not_flip_by_neighbours(base: Path, adapter: Path, tmp_path: Path, scheme: str) -> None:
+@pytest.mark.parametrize("config", [Qwen2MoeConfig(**SIZES), GEMMA4], ids=["qwen2", "gemma4"])
+def test_near_ties_of_experts_do_not_flip_by_neighbours(config: PretrainedConfig, tmp_path: Path, scheme: str) -> None:
     """Rows of the routers differ in their last bits alone: any other order of a sum would choose other experts."""
+    base = make_base(tmp_path / "base", config)
+    adapter = make_expert_adapter(tmp_path / "one", base, experts=range(9))
     tensors = load_file(base / "model.safetensors")
     generator = torch.Generator().manual_seed(5)
-    for layer in range(2):
-        name = f"model.layers.{layer}.mlp.gate.weight"
+    for number, layer in enumerate(ModelConfig.from_folder(base).spec.layers):
+        assert isinstance(layer.feed_forward, ExpertsSpec)
+        name = f"model.layers.{number}.{layer.feed_forward.routing.router.path}.weight"
         row, shape = tensors[name][:1], tensors[name].shape
         tensors[name] = row * (1 + 1e-7 * torch.randn(shape, generator=generator))
     folder = rewritten(base, tmp_path / "ties", tensors)

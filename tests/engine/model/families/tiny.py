@@ -105,6 +105,17 @@ TINY: Final[Mapping[str, PretrainedConfig]] = {
         attention_k_eq_v=True,
         layer_types=ALTERNATING * 2,
     ),
+    "gemma4-experts": Gemma4TextConfig(
+        **GEMMA_4,
+        hidden_size_per_layer_input=0,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        layer_types=ALTERNATING,
+        enable_moe_block=True,
+        num_experts=7,
+        top_k_experts=2,
+        moe_intermediate_size=64,
+    ),
     "qwen3_5": Qwen3_5TextConfig(
         **SIZES | {"num_hidden_layers": 4, "head_dim": 64},
         linear_num_key_heads=2,
@@ -153,5 +164,6 @@ LINEARS: Final[Mapping[str, tuple[str, ...]]] = {
     "qwen2-moe": ("q_proj", "v_proj", "shared_expert.up_proj", "shared_expert.down_proj", "shared_expert_gate"),
     "qwen3-moe": ("q_proj", "o_proj"),
     "glm4-moe": ("k_proj", "o_proj"),
+    "gemma4-experts": ("q_proj", "o_proj", "mlp.gate_proj", "mlp.down_proj", "router.proj"),
 }
 """What adapters are on, where a family has experts."""
