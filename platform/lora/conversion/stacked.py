@@ -1,4 +1,5 @@
-"""A LoRA on parameters of all experts of a layer (PEFT's target_parameters), as one on the linears of each expert.
+"""A LoRA on parameters (PEFT's target_parameters): of all experts of a layer, as one on the linears of each expert; of
+a linear's weight, as one on the linear.
 
 Exact: values are copied bit for bit. PEFT has one A [E r, in] and one B [out, r E] for a parameter of E experts: those
 of one expert lie together in A, and every E-th column of B is of one. Shapes: E experts, r rank.
@@ -10,7 +11,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,6 +24,7 @@ from ..files.strict_json import parse_json
 from ..files.tensor_names import OTHER_BASE
 from ..files.values import Bits, read_bits
 from .kinds import PARAMETERS
+from .parameters import as_stored, weights_of, with_plain_patterns
 
 _NAME: Final = re.compile(r"base_model\.model\.(.+?)((?:\.base_layer)*)\.lora_([AB])(?:\.default)?\.weight")
 _LITERAL: Final = re.compile(r"[A-Za-z0-9_.]+")
@@ -82,7 +84,7 @@ def convert_stacked(
     config: bytes, weights: Path, base: BaseSignature, new_config: Path, new_weights: Path, largest: int
 ) -> tuple[Finding, ...]:
     """As convert_adapter, of a configuration that `has_stacked`."""
-    report, raw = Report(), parse_json(config, max_depth=6)
+    report, raw = Report(), with_plain_patterns(parse_json(config, max_depth=6))
     settings = _settings(raw, base, report)
     if settings is None:
         return tuple(report.findings)
@@ -135,7 +137,7 @@ def _sort(
     for tensor in tensors:
         match = _NAME.fullmatch(tensor.name)
         if match is None or match[1] not in places:
-            others.append(tensor)
+            others.append(tensor if match is None else _as_stored(tensor, match[1], base))
         else:
             found[match[1], match[2]][match[3]] = tensor
     pairs, problems = list[Pair](), list[str]()
@@ -151,6 +153,10 @@ def _sort(
     twice = [f"{name} of layer {layer} has two LoRAs" for (layer, name), count in counts.items() if count > 1]
     report.fail_all("modules", twice, "save the adapter again")
     return _Sorted(pairs, others)
+
+
+def _as_stored(tensor: TensorInfo, module: str, base: BaseSignature) -> TensorInfo:
+    return replace(tensor, name=tensor.name.replace(module, as_stored(module, base), 1))
 
 
 def _pair(
@@ -180,7 +186,8 @@ def _pair(
 def _judge_targets(names: list[str], pairs: list[Pair], base: BaseSignature, report: Report) -> None:
     """PEFT would leave a targeted parameter without tensors at its first, perhaps random, values."""
     named, unknown = set[tuple[int, str]](), list[str]()
-    for name in names:
+    weights = weights_of(names, base)
+    for name in (name for name in names if name not in weights):
         hit = {
             (layer, one.name)
             for one in base.stacked
@@ -192,7 +199,8 @@ def _judge_targets(names: list[str], pairs: list[Pair], base: BaseSignature, rep
             unknown.append(quote(name))
     present = {(pair.layer, pair.stacked.name) for pair in pairs}
     report.fail_all(
-        "targets", [f"{PARAMETERS} names {one}, which is no parameter of the base's experts" for one in unknown]
+        "targets",
+        [f"{PARAMETERS} names {one}, which is no parameter of the base's experts or linears" for one in unknown],
     )
     for places, words, remedy in (
         (named - present, f"{PARAMETERS} names parameters without tensors", "save the whole adapter again"),
@@ -260,6 +268,9 @@ def _write(
                     file.write(part.a.tobytes())
                     file.write(part.b.tobytes())
     idle = sum(len(pair.stacked.linears) * pair.stacked.count for pair in found.pairs) - len(ranks)
+    if not found.pairs:
+        report.settle("converted", f"{PARAMETERS} became a LoRA on linears, exactly")
+        return ranks
     if not ranks:
         report.fail("effect", "the adapter's experts have no effect", "it was saved before training")
     elif idle:
@@ -271,26 +282,36 @@ def _write(
 def _config(
     raw: Mapping[str, Any], settings: LoraSettings, found: _Sorted, ranks: Mapping[str, int], base: BaseSignature
 ) -> bytes:
-    """adapter_config.json with linears of experts by their names: whole ones where a linear acts in some layers alone,
-    or has a rank or an alpha of its own."""
-    named, rank_pattern, alpha_pattern = set[str](), dict[str, int](), dict[str, float]()
-    layers = defaultdict[str, list[str]](list)
-    """Paths in the whole model, by path within a layer."""
-    for pair in found.pairs:
-        alpha = settings.alpha_of(pair.path(base))
-        for expert, linear in pair.stacked.every():
-            path = pair.stacked.path_of(base, pair.layer, expert, linear)
-            layers[pair.stacked.path_within(expert, linear)].append(path)
-            if path in ranks and (pair.rank, alpha) != (settings.rank, settings.alpha):
-                rank_pattern[path], alpha_pattern[path] = pair.rank, alpha
-    for within, paths in layers.items():
-        acting = [path for path in paths if path in ranks]
-        named |= {within} if len(acting) == len(base.kinds_in_layers[within]) else set(acting)
+    """adapter_config.json with linears of experts by their names: whole ones where layers differ in what acts, in its
+    rank or in its alpha."""
     targets = raw.get("target_modules") or []
-    plain = {name: value for name, value in raw.items() if name != PARAMETERS}
+    named, own = set[str](), dict[str, tuple[int, float]]()
+    for within, acting in _acting(found.pairs, settings, ranks, base).items():
+        named |= {within} if len(acting) == len(base.kinds_in_layers[within]) else set(acting)
+        own |= {within: next(iter(acting.values()))} if len(set(acting.values())) == 1 else acting
+    for weights in weights_of(raw[PARAMETERS], base).values():
+        named |= set(weights)
+        own |= {path: (settings.rank_of(weight), settings.alpha_of(weight)) for path, weight in weights.items()}
+    if not (settings.rank_pattern or settings.alpha_pattern):
+        own = {name: both for name, both in own.items() if both != (settings.rank, settings.alpha)}
     changed = {
         "target_modules": targets if isinstance(targets, str) else sorted({*targets, *named}),
-        "rank_pattern": (raw.get("rank_pattern") or {}) | rank_pattern,
-        "alpha_pattern": (raw.get("alpha_pattern") or {}) | alpha_pattern,
+        # Those of modules first: patterns of parameters say nothing of the modules that these become.
+        "rank_pattern": {name: rank for name, (rank, _) in own.items()} | (raw.get("rank_pattern") or {}),
+        "alpha_pattern": {name: alpha for name, (_, alpha) in own.items()} | (raw.get("alpha_pattern") or {}),
     }
-    return json.dumps(plain | changed).encode()
+    return json.dumps({name: value for name, value in raw.items() if name != PARAMETERS} | changed).encode()
+
+
+def _acting(
+    pairs: list[Pair], settings: LoraSettings, ranks: Mapping[str, int], base: BaseSignature
+) -> dict[str, dict[str, tuple[int, float]]]:
+    """Path within a layer of each linear of an expert that acts in any -> path in the whole model -> rank and alpha."""
+    found = defaultdict[str, dict[str, tuple[int, float]]](dict)
+    for pair in pairs:
+        both = pair.rank, settings.alpha_of(pair.path(base))
+        for expert, linear in pair.stacked.every():
+            path = pair.stacked.path_of(base, pair.layer, expert, linear)
+            if path in ranks:
+                found[pair.stacked.path_within(expert, linear)][path] = both
+    return found

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma4TextConfig, GptOssConfig, MixtralConfig, PretrainedConfig, Qwen2MoeConfig, Qwen3MoeConfig
 from transformers.models.auto import AutoModelForCausalLM
 
-from loraplex.engine.model.config import base_signature
+from loraplex.engine.model.config import ModelConfig, base_signature
+from loraplex.engine.model.description.feed_forward import ExpertsSpec
 from loraplex.lora.conversion.convert import convert_adapter
 from loraplex.lora.files.manifest import Finding
 from loraplex.lora.inspection.inspection import inspect_adapter
@@ -63,7 +64,7 @@ def converted(folder: Path, base: Path, target: Path) -> tuple[Finding, ...]:
     [
         {},
         {"target_modules": [], "target_parameters": PARAMETERS[1:], "use_rslora": True},
-        {"rank_pattern": {"experts.gate_up_proj": 2}, "alpha_pattern": {"experts.down_proj": 9}},
+        {"rank_pattern": {"experts.gate_up_proj": 2}, "alpha_pattern": {"experts.down_proj": 9, "gate_proj": 50}},
     ],
     ids=["both", "one-alone", "patterns"],
 )
@@ -71,6 +72,38 @@ def test_tokens_and_logits_are_pefts(base: Path, tmp_path: Path, settings: dict[
     family = family_of(base, {"one": make(tmp_path / "one", base, **settings)})
     check_mixed_batch(family)
     check_adapters_matter(family)
+
+
+@pytest.mark.parametrize("beside", [PARAMETERS, []], ids=["with-experts", "alone"])
+def test_routers_are_parameters_since_transformers_5(base: Path, tmp_path: Path, beside: list[str]) -> None:
+    own = ModelConfig.from_folder(base).spec.layers[0].feed_forward
+    assert isinstance(own, ExpertsSpec)
+    router = own.routing.router.path.replace("block_sparse_moe", "mlp")
+    pattern = {"alpha_pattern": {f"{router}.weight": 11}}
+    family = family_of(
+        base, {"one": make(tmp_path / "one", base, target_parameters=[*beside, f"{router}.weight"], **pattern)}
+    )
+    check_mixed_batch(family)
+    check_adapters_matter(family)
+
+
+@pytest.mark.parametrize(
+    ("family", "targets"),
+    [
+        ("mixtral", ["q_proj", "w1", "w2", "w3", "gate"]),
+        ("mixtral", "all-linear"),
+        ("qwen3", ["q_proj", "gate_proj", "up_proj", "down_proj"]),
+    ],
+)
+def test_parameters_that_peft_made_of_modules(tmp_path: Path, family: str, targets: list[str] | str) -> None:
+    """As people name them: PEFT has parameters instead, with a pattern for the rank of gate and up together."""
+    base = make_base(tmp_path / "base", CONFIGS[family])
+    made = make(tmp_path / "one", base, target_modules=targets, target_parameters=None)
+    said = json.loads((made / "adapter_config.json").read_text())
+    assert said["rank_pattern"] == {r".*\.gate_up_proj": 6} and "gate_up_proj" in said["target_parameters"]
+    served = family_of(base, {"one": made})
+    check_mixed_batch(served)
+    check_adapters_matter(served)
 
 
 def test_values_are_copied_and_experts_without_effect_left_out(base: Path, tmp_path: Path) -> None:
@@ -135,6 +168,8 @@ def cut(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         (lambda config, tensors: config.update(target_parameters=["mlp.experts.*"]), "without patterns"),
         (lambda config, tensors: config.update(target_parameters="mlp.experts.down_proj"), "must be a list"),
         (lambda config, tensors: config["target_parameters"].append("mlp.experts.w9"), "no parameter of the base's"),
+        (lambda config, tensors: config["target_parameters"].append("mlp.gates.weight"), "no parameter of the base's"),
+        (lambda config, tensors: config.update(rank_pattern={"(mlp|x).experts": 3}), "patterns are not supported"),
         (lambda config, tensors: config["target_parameters"].pop(), "does not name parameters with tensors"),
         (drop("layers.2.mlp.experts.base_layer.lora_B"), "it has no lora_B"),
         (cut, "which 7 experts do not share evenly"),
