@@ -20,6 +20,7 @@ from loraplex.web.admin.usage.usage_rows import version_words
 from loraplex.web.admin.words import activity_words, targets_words, tile_words
 from loraplex.web.observability.request_log import FinishedRequest
 from loraplex.web.state import State
+from loraplex.web.targets import grouped
 from loraplex.web.units import size_words, span_words
 from tests.lora.signatures import LINEARS
 
@@ -168,3 +169,13 @@ def test_spans_and_targets_in_words() -> None:
     assert [span_words(seconds) for seconds in (5, 600, 7200, 200_000)] == ["5 s", "10 min", "2 h", "2 days"]
     assert targets_words(["v_proj", "q_proj"], LINEARS) == "q, v"
     assert targets_words(["lm_head", "down_proj"], LINEARS) == "down, lm_head"
+
+
+def test_experts_are_told_together() -> None:
+    experts = [f"mlp.experts.{number}.{kind}" for number in range(128) for kind in ("gate_proj", "up_proj")]
+    linears = ["q_proj", *experts, *(f"mlp.experts.{number}.down_proj" for number in range(128))]
+    assert targets_words(["q_proj", *experts], linears) == "q, experts 0–127 (gate_proj, up_proj)"
+    assert targets_words(linears, linears) == "all linears"
+    some = [f"mlp.experts.{number}.up_proj" for number in (3, 5, 6, 7)]
+    assert grouped(["q_proj", *some]) == ["q_proj", "experts 3, 5–7 (up_proj)"]
+    assert grouped(experts[::4]) == ["experts 0–126, 64 experts of them (gate_proj)"]

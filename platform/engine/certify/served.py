@@ -92,9 +92,8 @@ def load_adapter(model: ServedModel, adapter: OpenedAdapter, dtype: torch.dtype)
     refusal = why_not_on_cuda(base, MOST_TOKENS, contents) if model.device.is_cuda else None
     if refusal is not None:
         raise ValueError(refusal)
-    pages = store.count_pages(contents)
-    store = PageStore(base, store.count_bytes(pages), 1, dtype, device)
-    room = store.reserve(pages)
+    store = PageStore(base, store.count_bytes(contents.pages), 1, dtype, device)
+    room = store.reserve(contents.pages)
     assert room is not None
     store.fill(room, partial(load_pages, folder, contents, base, adapter.manifest.digest, store.dtype_name, Staging()))
     for _ in store.finish(room, contents, modules):

@@ -20,7 +20,7 @@ from ..files.config_fields import MAX_RANK
 from ..files.config_file import LoraSettings
 from ..files.manifest import BaseSignature, Finding
 from ..files.report import Report, enumerate_some
-from ..files.safetensors_header import read_header
+from ..files.safetensors_header import limits_of, read_header
 from ..files.strict_json import parse_json
 from ..files.tensor_names import OTHER_BASE, ModuleLocation
 from . import adalora, loha, lokr, vera
@@ -135,7 +135,8 @@ def _convert(
 def _sorted_tensors(source: FileIO, settings: LoraSettings, base: BaseSignature, report: Report) -> Tensors:
     kind = _kind(settings)
     # AdaLoRA saves a module of which it has dropped every rank as tensors without a value.
-    read = read_header(source, os.fstat(source.fileno()).st_size, report, empty_allowed=True)
+    size = os.fstat(source.fileno()).st_size
+    read = read_header(source, size, report, limits_of(base, size), empty_allowed=True)
     tensors = sort_tensors(read, _ALGEBRA[kind].PARTS, base, report)
     if kind == "VERA" and read:
         vera.require_projection(settings.raw, tensors.shared, report)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from ..files.config_file import LoraSettings, read_settings
 from ..files.manifest import BaseSignature, Finding, StackedLinears, TensorInfo
 from ..files.report import Report, enumerate_some, quote
-from ..files.safetensors_header import ITEM_SIZES, read_header
+from ..files.safetensors_header import ITEM_SIZES, limits_of, read_header
 from ..files.strict_json import parse_json
 from ..files.tensor_names import OTHER_BASE
 from ..files.values import Bits, read_bits
@@ -56,6 +56,8 @@ class Pair(NamedTuple):
 class Part(NamedTuple):
     """What one linear of an expert gets."""
 
+    within: str
+    """Its path within a layer."""
     path: str
     """In the whole model."""
     a: Bits
@@ -89,7 +91,8 @@ def convert_stacked(
     if settings is None:
         return tuple(report.findings)
     with weights.open("rb", buffering=0) as source:
-        tensors = read_header(source, os.fstat(source.fileno()).st_size, report)
+        size = os.fstat(source.fileno()).st_size
+        tensors = read_header(source, size, report, limits_of(base, size))
         found = _sort(tensors, base, _version(raw), report)
         if not report.failed:
             _judge_targets(raw[PARAMETERS], found.pairs, base, report)
@@ -230,7 +233,8 @@ def _parts(source: FileIO, pair: Pair, base: BaseSignature) -> Iterator[Part]:
             down, up, dtypes = up.T, down.T, dtypes[::-1]
         for place, linear in enumerate(stacked.linears):
             own = up[_rows(stacked, place)]
-            yield Part(stacked.path_of(base, pair.layer, expert, linear), down, own, dtypes)
+            within, path = stacked.path_within(expert, linear), stacked.path_of(base, pair.layer, expert, linear)
+            yield Part(within, path, down, own, dtypes)
 
 
 def _rows(stacked: StackedLinears, place: int) -> slice:
@@ -242,11 +246,13 @@ def _rows(stacked: StackedLinears, place: int) -> slice:
 def _write(
     source: FileIO, found: _Sorted, target: Path, base: BaseSignature, largest: int, report: Report
 ) -> dict[str, int]:
-    """The new file. The path of each linear that acts, and its rank."""
+    """The new file. The path of each linear in it, and its rank: those that act in some layer, in all layers, as there
+    are tens of thousands of names of single layers."""
+    acting = {part.within for pair in found.pairs for part in _parts(source, pair, base) if part.acts}
     ranks, stored = dict[str, int](), [(tensor.name, tensor.dtype, tensor.shape) for tensor in found.others]
     for pair in found.pairs:
         for part in _parts(source, pair, base):
-            if part.acts:
+            if part.within in acting:
                 ranks[part.path] = len(part.a)
                 stored += part.stored()
     entries, end = dict[str, Any](), 0
@@ -264,7 +270,7 @@ def _write(
             file.write(read_bits(source, tensor).tobytes())
         for pair in found.pairs:
             for part in _parts(source, pair, base):
-                if part.path in ranks:
+                if part.within in acting:
                     file.write(part.a.tobytes())
                     file.write(part.b.tobytes())
     idle = sum(len(pair.stacked.linears) * pair.stacked.count for pair in found.pairs) - len(ranks)
@@ -274,7 +280,7 @@ def _write(
     if not ranks:
         report.fail("effect", "the adapter's experts have no effect", "it was saved before training")
     elif idle:
-        report.warn("effect", f"{idle} linears of experts without effect are left out")
+        report.warn("effect", f"{idle} linears of experts without effect in any layer are left out")
     report.settle("converted", f"{PARAMETERS} became a LoRA on each of {len(ranks)} linears of experts, exactly")
     return ranks
 
@@ -306,7 +312,7 @@ def _config(
 def _acting(
     pairs: list[Pair], settings: LoraSettings, ranks: Mapping[str, int], base: BaseSignature
 ) -> dict[str, dict[str, tuple[int, float]]]:
-    """Path within a layer of each linear of an expert that acts in any -> path in the whole model -> rank and alpha."""
+    """Path within a layer of each linear of an expert in the file -> path in the whole model -> rank and alpha."""
     found = defaultdict[str, dict[str, tuple[int, float]]](dict)
     for pair in pairs:
         both = pair.rank, settings.alpha_of(pair.path(base))

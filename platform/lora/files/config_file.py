@@ -105,7 +105,7 @@ class LoraSettings:
     def tokens_of(self, path: str, kind: str) -> tuple[int, ...] | None:
         """The tokens that PEFT would train rows of, of the embedding or of the head; None: no adapter of single tokens
         is there."""
-        names = names_of(path) | {kind}
+        names = names_of(path) | {kind} if self.token_indices else ()
         return next((tokens for name, tokens in self.token_indices.items() if name in names), None)
 
     def targets(self, place: ModuleLocation, is_linear: bool) -> bool:
@@ -254,5 +254,5 @@ def names_of(path: str) -> frozenset[str]:
 
 
 def _first_match(pattern: dict[str, Value], path: str, default: Value) -> Value:
-    names = names_of(path)
+    names = names_of(path) if pattern else ()
     return next((value for name, value in pattern.items() if name in names), default)

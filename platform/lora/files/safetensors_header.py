@@ -5,11 +5,12 @@ Layout: 8 bytes little-endian length N, N bytes of JSON (name -> dtype, shape, d
 
 import math
 import re
+import sys
 from io import FileIO
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .foreign_formats import BEGINNING, name_format
-from .manifest import TensorInfo
+from .manifest import BaseSignature, TensorInfo
 from .report import Report, quote
 from .strict_json import parse_json
 from .values import read_bytes
@@ -18,6 +19,10 @@ MAX_HEADER: Final = 1 << 20
 SMALL_HEADER: Final = 256 << 10
 """Allowed for a file of any size: a deep base has thousands of tensors, and those of a small rank are small."""
 MAX_TENSORS: Final = 20_000
+PER_MODULE: Final = 3
+"""Tensors of one module: A, B, and a magnitude or a bias."""
+BYTES_PER_TENSOR: Final = 200
+"""Of the header: an expert's name is the longest."""
 MAX_DIMENSIONS: Final = 8
 ITEM_SIZES: Final = {"F32": 4, "F16": 2, "BF16": 2}
 SAVE_REMEDY: Final = "save the adapter again with PEFT's save_pretrained"
@@ -25,14 +30,35 @@ SAVE_REMEDY: Final = "save the adapter again with PEFT's save_pretrained"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
-def read_header(file: FileIO, size: int, report: Report, empty_allowed: bool = False) -> tuple[TensorInfo, ...]:
+class Limits(NamedTuple):
+    """The most of a file that is read."""
+
+    tensors: int
+    header: int
+    """Bytes."""
+
+
+ACCEPTED: Final = Limits(sys.maxsize, sys.maxsize)
+"""Of a file that was judged before."""
+
+
+def limits_of(base: BaseSignature, size: int) -> Limits:
+    """Of a file of `size` bytes for this base. A base of many experts has tens of thousands of modules."""
+    of_modules = PER_MODULE * sum(module.count for module in base.modules.values())
+    of_any = min(MAX_HEADER, size // 100 + SMALL_HEADER)
+    return Limits(max(MAX_TENSORS, of_modules), max(of_any, BYTES_PER_TENSOR * of_modules))
+
+
+def read_header(
+    file: FileIO, size: int, report: Report, limits: Limits, empty_allowed: bool = False
+) -> tuple[TensorInfo, ...]:
     """The tensors of an open file of `size` bytes, in the order of their bytes. `empty_allowed`: they may have none.
 
     Each thing wrong is a failure in `report`; after one there are none, for nothing can be said of what they hold.
     EOFError where the file has become shorter than `size`.
     """
     try:
-        entries, data_start = _read_entries(file, size)
+        entries, data_start = _read_entries(file, size, limits)
     except ValueError as error:
         report.fail("header", f"adapter_model.safetensors cannot be read: {error}", SAVE_REMEDY)
         return ()
@@ -43,27 +69,29 @@ def read_header(file: FileIO, size: int, report: Report, empty_allowed: bool = F
     return () if problems else tensors
 
 
-def _read_entries(file: FileIO, size: int) -> tuple[dict[str, Any], int]:
+def _read_entries(file: FileIO, size: int, limits: Limits) -> tuple[dict[str, Any], int]:
     beginning = read_bytes(file, min(size, BEGINNING))
     _refuse_other_formats(beginning)
     if size < 10:
         raise ValueError(f"it has only {size:,} bytes")
     length = int.from_bytes(beginning[:8], "little")
-    limit = min(MAX_HEADER, size // 100 + SMALL_HEADER)
     if length > size - 8:
         raise ValueError(f"its header claims {length:,} bytes, the file has {size:,}")
-    if length > limit:
-        raise ValueError(f"its header has {length:,} bytes; at most {limit:,} are allowed for a file of {size:,} bytes")
+    if length > limits.header:
+        most = f"at most {limits.header:,} are allowed for a file of {size:,} bytes"
+        raise ValueError(f"its header has {length:,} bytes; {most}")
     file.seek(8)
     header = read_bytes(file, length)
     if not header.startswith(b"{"):
         raise ValueError("its header does not begin with '{': it is not a safetensors file")
+    if header.count(b"{") > 2 * limits.tensors or header.count(b"[") > 4 * limits.tensors:  # lists take the most memory
+        raise ValueError(f"it holds more than {limits.tensors} tensors")
     entries = parse_json(header, max_depth=3)
     _check_metadata(entries.pop("__metadata__", {}))
     if not entries:
         raise ValueError("it holds no tensors")
-    if len(entries) > MAX_TENSORS:
-        raise ValueError(f"it holds {len(entries)} tensors; at most {MAX_TENSORS} are allowed")
+    if len(entries) > limits.tensors:
+        raise ValueError(f"it holds {len(entries)} tensors; at most {limits.tensors} are allowed")
     return entries, 8 + length
 
 

@@ -131,16 +131,17 @@ def find_module(name: str, base: BaseSignature) -> tuple[ModuleLocation, str] | 
     if of_fixed is not None:
         return of_fixed
     inner = name.removeprefix(_ROOT)
-    found = [
-        _find_behind(inner.removeprefix(prefix), name, base)
-        for prefix in (base.prefix, *base.name_prefixes)
-        if inner.startswith(prefix)
-    ]
+    reasons = list[str]()
+    for prefix in (base.prefix, *base.name_prefixes):
+        if inner.startswith(prefix):
+            found = _find_behind(inner.removeprefix(prefix), name, base)
+            if not isinstance(found, str):
+                return found
+            reasons.append(found)
     head = base.modules.get(HEAD)
     if head is not None and inner.startswith(f"{head.path}."):
-        found.append((place_of(base, 0, HEAD), inner.removeprefix(f"{head.path}.")))
-    places = [answer for answer in found if not isinstance(answer, str)]
-    return next(iter(places or found), _foreign(name))
+        return place_of(base, 0, HEAD), inner.removeprefix(f"{head.path}.")
+    return reasons[0] if reasons else _foreign(name)
 
 
 def saved_twice(name: str) -> str | None:

@@ -15,7 +15,7 @@ from ..files.config_file import LoraSettings, read_settings
 from ..files.digest import canonical_tensors, digest_opening
 from ..files.manifest import AdapterManifest, BaseSignature, Inspection, ModuleLora, TensorInfo
 from ..files.report import Report, enumerate_some, quote
-from ..files.safetensors_header import read_header
+from ..files.safetensors_header import limits_of, read_header
 from ..files.tensor_names import saved_twice
 from ..files.values import LARGEST_WEIGHT, Magnitudes, same_values, scan_tensor
 from .effect_check import report_effect
@@ -84,7 +84,7 @@ def read_structure(config: bytes, file: FileIO, base: BaseSignature, report: Rep
     """
     size = os.fstat(file.fileno()).st_size
     settings = read_settings(config, report, base)
-    tensors = read_header(file, size, report)
+    tensors = read_header(file, size, report, limits_of(base, size))
     head, others = split_head(tensors, settings, base, report)
     if head and not others:
         report.fail("modules", "the file has a classification head and nothing else", "train a LoRA with it")
@@ -165,7 +165,7 @@ def _manifest(
         peft_type=settings.peft_type,
         rank=max(module.rank for module in modules),
         alpha=settings.alpha,
-        target_modules=tuple(sorted({base.word_for(module.kind) for module in structure.whole})),
+        target_modules=tuple(sorted(set(map(base.word_for, {module.kind for module in structure.whole})))),
         base_model=settings.base_model,
         modules=modules,
         parameters=sum(math.prod(tensor.shape) for tensor in tensors),

@@ -150,9 +150,9 @@ class Loader:
             if refusal is not None:
                 self._fail(entry, refusal, unfit=True)
                 return
-            pages = self._store.count_pages(entry.contents)
+            pages = entry.contents.pages
             entry.pages, entry.bytes = sum(pages.values()), self._store.count_bytes(pages)
-            entry.rank = max(module.rank for module in entry.contents.modules)
+            entry.rank = int(entry.contents.ranks.max())
         else:
             assert entry.contents is not None
             rest = iter(()) if entry.from_host else self._store.finish(entry.room, entry.contents, self._modules)
@@ -251,7 +251,7 @@ class Loader:
     def _fit(self, entry: AdapterEntry) -> bool:
         """Begin to fill its pages if there is, or can be made, room now. Fails it when there can never be."""
         assert entry.contents is not None
-        pages = self._store.count_pages(entry.contents)
+        pages = entry.contents.pages
         room = self._store.reserve(pages)
         victims = iter(evictable(entry, self._residents.values(), self._store, self._clock()))
         while room is None and (victim := next(victims, None)) is not None:

@@ -1,7 +1,7 @@
 """PageStore: the rank pages of all resident adapters, and the one static table through which kernels find them."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..apply.batch import RANKS_PER_PAGE, TOKENS_PER_PAGE, Extras, PageTable, RowPages, ordinals_of
+from ..apply.batch import RANKS_PER_PAGE, Extras, PageTable, RowPages, ordinals_of
 from ..files.config_fields import MAX_RANK
 from ..files.manifest import HEAD, BaseSignature, ModuleLora
 from ..files.values import Bits
@@ -111,24 +111,12 @@ class PageStore:
     def bytes_free(self) -> int:
         return self._arena.free * self._item_size
 
-    def count_pages(self, contents: Contents) -> dict[PageKind, int]:
-        """The pages that an adapter takes: ranks as the largest of a kind has, vectors in one page, its own rows."""
-        ranks: dict[str, int] = {}
-        for module in contents.modules:
-            ranks[module.kind] = max(module.rank, ranks.get(module.kind, 0))
-        pages = {PageKind(kind, "ranks"): -(-rank // RANKS_PER_PAGE) for kind, rank in ranks.items() if rank}
-        pages |= {PageKind(module.kind, "vectors"): 1 for module in contents.modules if module.vectors}
-        for kind, tokens in contents.tokens.items():
-            if len(tokens):
-                pages |= {PageKind(kind, "rows"): -(-len(tokens) // TOKENS_PER_PAGE), PageKind(kind, "index"): 1}
-        return pages
-
-    def count_bytes(self, pages: dict[PageKind, int]) -> int:
+    def count_bytes(self, pages: Mapping[PageKind, int]) -> int:
         return (
             sum(count * self._arena.rounded(self._page_size(kind)) for kind, count in pages.items()) * self._item_size
         )
 
-    def reserve(self, pages: dict[PageKind, int]) -> PageAllocation | None:
+    def reserve(self, pages: Mapping[PageKind, int]) -> PageAllocation | None:
         """A slot and room for these pages; None when either is lacking."""
         kinds = [kind for kind, count in pages.items() for _ in range(count)]
         offsets = self._arena.allocate_all(map(self._page_size, kinds)) if self._free_slots else None
@@ -206,7 +194,7 @@ class PageStore:
         """Point the table at a filled room: from now on kernels may use its slot. StaleError where it is somebody
         else's by now."""
         self.check(room)
-        offset, rank, scaling = (np.zeros(part.shape[1:], dtype) for part, dtype in self._table_parts())
+        offset = np.zeros(self.table.offset.shape[1:], np.int64)
         kinds = len(self._shapes)
         vectors, index, counts = np.full(kinds, -1, np.int64), np.zeros(kinds, np.int64), np.zeros(kinds, np.int32)
         for (kind, part), offsets in room.offsets.items():
@@ -218,14 +206,17 @@ class PageStore:
                     offset[row, : len(offsets)] = offsets
                 case "index":
                     index[row], counts[row] = self._write_index(room, kind), len(contents.tokens[kind])
-        for module in contents.modules:
-            place = self.table.row(module.kind), self._ordinal(module)
-            rank[place], scaling[place] = module.rank, module.scaling
         known = np.array(0 if contents.vocab_size == self._base.vocab_size else contents.vocab_size, np.int32)
         table = self.table
-        tables = [table.vectors, table.row_index, table.row_counts, table.vocabularies]
-        tables += [part for part, _ in self._table_parts()]
-        for target, values in zip(tables, (vectors, index, counts, known, offset, rank, scaling), strict=True):
+        for target, values in (
+            (table.vectors, vectors),
+            (table.row_index, index),
+            (table.row_counts, counts),
+            (table.vocabularies, known),
+            (table.offset, offset),
+            (table.rank, contents.ranks),
+            (table.scaling, contents.scalings),
+        ):
             self._copier.put(target[room.slot], torch.from_numpy(values))
         self._publish_extras(room, contents)
 
@@ -257,7 +248,7 @@ class PageStore:
         """Add to a filled room what depends on the base's weights, a part of it between two yields. ValueError for what
         DoRA cannot scale."""
         scalable: dict[str, torch.Tensor] = {}
-        for module in contents.modules:
+        for module in contents.with_vectors:
             if needs_base(module):
                 assert base is not None
                 name = f"{module.kind} of layer {module.layer}"
@@ -271,7 +262,7 @@ class PageStore:
 
     def _finish_norms(self, room: PageAllocation, contents: Contents, base: BaseModules | None) -> None:
         """Norms that the adapter leaves as they are, of a kind of which it changes others, are the base's."""
-        brought = {(module.kind, module.layer): module.vectors for module in contents.modules}
+        brought = {(module.kind, module.layer): module.vectors for module in contents.with_vectors}
         for kind, module in self._base.modules.items():
             if module.role == "norm" and PageKind(kind, "vectors") in room.offsets:
                 assert base is not None
@@ -316,9 +307,6 @@ class PageStore:
     def _begin_to_write(self, room: PageAllocation) -> None:
         self.check(room)
         self._epochs.begin_to_write(room.epoch)
-
-    def _table_parts(self) -> list[tuple[torch.Tensor, type[np.generic]]]:
-        return [(self.table.offset, np.int64), (self.table.rank, np.int32), (self.table.scaling, np.float32)]
 
     def _page_size(self, page: PageKind) -> int:
         """In elements."""

@@ -146,7 +146,7 @@ class AdapterPool:
     def is_additive(self, digest: str) -> bool:
         """Whether a taken adapter only adds to what the base computes."""
         contents = self._contents(digest)
-        vectors = (vector for module in contents.modules for vector in module.vectors)
+        vectors = (vector for module in contents.with_vectors for vector in module.vectors)
         own_tokens = contents.vocab_size != self._base.vocab_size or any(map(len, contents.tokens.values()))
         return not own_tokens and all(vector.role == "lora_bias" for vector in vectors)
 
@@ -160,8 +160,7 @@ class AdapterPool:
 
     def changes_logits(self, digest: str) -> bool:
         """Whether a taken adapter changes the base's lm_head."""
-        contents = self._contents(digest)
-        return any(module.kind == HEAD for module in contents.modules) or bool(len(contents.tokens.get(HEAD, ())))
+        return any(page.kind == HEAD for page in self._contents(digest).pages)
 
     def invocation_tokens(self, digest: str) -> tuple[int, ...]:
         """Of a taken adapter: it acts on a prompt from the last occurrence of these on; none: on all of it."""

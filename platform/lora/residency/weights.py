@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from io import FileIO
 from itertools import cycle
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,13 @@ class Contents:
     head: tuple[ModuleLora, ...] = ()
     """Linears of a classification head, if any, and their values by name: they stand instead of the base's."""
     score: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    pages: Mapping[PageKind, int] = field(default_factory=dict)
+    """How many it takes of each."""
+    ranks: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))
+    """[kinds, modules of a kind], and the scaling at each rank: rows of the page table for one slot."""
+    scalings: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    with_vectors: tuple[ModuleLora, ...] = ()
+    """Those of the modules that have any."""
 
 
 def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredRows | None) -> Contents:
@@ -89,8 +96,48 @@ def read_contents(folder: Path, base: BaseSignature, dtype: str, stored: StoredR
         score = _read_head(file, structure.head)
     if structure.invocation_tokens and any(map(len, tokens.values())):
         raise ValueError("rows of tokens of its own beside alora_invocation_tokens would act before those too")
-    vocab_size = structure.vocab_size or base.vocab_size
-    return Contents(structure.modules, tokens, vocab_size, structure.invocation_tokens, structure.head, score)
+    modules = structure.modules
+    return Contents(
+        modules=modules,
+        tokens=tokens,
+        vocab_size=structure.vocab_size or base.vocab_size,
+        invocation_tokens=structure.invocation_tokens,
+        head=structure.head,
+        score=score,
+        pages=_count_pages(modules, tokens),
+        **_table_rows(modules, base),
+        with_vectors=tuple([module for module in modules if module.vectors]),
+    )
+
+
+def _count_pages(modules: Sequence[ModuleLora], tokens: Mapping[str, NDArray[np.int64]]) -> dict[PageKind, int]:
+    """Ranks as the largest of a kind has, vectors in one page, its own rows."""
+    ranks: dict[str, int] = {}
+    for module in modules:
+        ranks[module.kind] = max(module.rank, ranks.get(module.kind, 0))
+    pages = {PageKind(kind, "ranks"): -(-rank // RANKS_PER_PAGE) for kind, rank in ranks.items() if rank}
+    pages |= {PageKind(module.kind, "vectors"): 1 for module in modules if module.vectors}
+    for kind, found in tokens.items():
+        if len(found):
+            pages |= {PageKind(kind, "rows"): -(-len(found) // TOKENS_PER_PAGE), PageKind(kind, "index"): 1}
+    return pages
+
+
+class TableRows(TypedDict):
+    """As in Contents."""
+
+    ranks: NDArray[np.int32]
+    scalings: NDArray[np.float32]
+
+
+def _table_rows(modules: Sequence[ModuleLora], base: BaseSignature) -> TableRows:
+    rows = {kind: row for row, kind in enumerate(base.shapes())}
+    shape = len(rows), max(module.count for module in base.modules.values())
+    ranks, scalings = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+    for module in modules:
+        place = rows[module.kind], _ordinal(module, base)
+        ranks[place], scalings[place] = module.rank, module.scaling
+    return TableRows(ranks=ranks, scalings=scalings)
 
 
 def _read_head(file: FileIO, head: Sequence[ModuleLora]) -> dict[str, NDArray[np.float32]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from loraplex.lora.files.manifest import TensorInfo
 from loraplex.lora.files.report import Report
-from loraplex.lora.files.safetensors_header import read_header
+from loraplex.lora.files.safetensors_header import ACCEPTED, read_header
 
 from ..files.artifacts import CONFIG_FILE, WEIGHTS_FILE, ArtifactStore
 
@@ -39,7 +39,7 @@ def tensors_of(store: ArtifactStore, digest: str) -> tuple[TensorInfo, ...]:
         with FileIO(store.folder(digest) / WEIGHTS_FILE) as file:
             size = file.seek(0, SEEK_END)
             file.seek(0)
-            return read_header(file, size, Report(), empty_allowed=True)
+            return read_header(file, size, Report(), ACCEPTED, empty_allowed=True)
     except (FileNotFoundError, EOFError):
         return ()
 

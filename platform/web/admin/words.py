@@ -9,6 +9,7 @@ from loraplex.engine.status import AdapterStatus
 
 from ..http.errors import ApiError
 from ..state import State
+from ..targets import grouped
 from ..units import size_words, span_words
 
 TONES: Final = {"resident": "good", "loading": "warn", "failed": "bad", "registered": ""}
@@ -36,8 +37,9 @@ def targets_words(modules: Collection[str], linears: Collection[str]) -> str:
     """Which linears of its layers an adapter changes, in the order of `linears`, which are all that the base has."""
     if set(modules) == set(linears):
         return "all linears"
-    known = [name.removesuffix("_proj") for name in linears if name in modules]
-    return ", ".join([*known, *sorted(set(modules).difference(linears))])
+    changed = set(modules)
+    known = [name if "." in name else name.removesuffix("_proj") for name in linears if name in changed]
+    return ", ".join(grouped([*known, *sorted(changed.difference(linears))]))
 
 
 def residency_words(status: AdapterStatus) -> str:

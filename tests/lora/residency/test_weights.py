@@ -49,7 +49,7 @@ def resident(folder: Path, digest: str, dtype: torch.dtype = torch.float32, base
     store = PageStore(base, 1 << 20, 1, dtype, torch.device("cpu"))
     store.table.arena.fill_(torch.nan)
     contents = read_contents(folder, base, store.dtype_name, None)
-    room = store.reserve(store.count_pages(contents))
+    room = store.reserve(contents.pages)
     assert room is not None
     store.fill(room, lambda pages: load_pages(folder, contents, base, digest, store.dtype_name, Staging(), pages))
     store.publish(room, contents)
@@ -88,7 +88,7 @@ def test_nothing_of_a_page_stays_as_it_was(tmp_path: Path, settings: dict[str, A
     write_with_peft(tmp_path, settings, torch.bfloat16)
     contents = read_contents(tmp_path, BASE, "BF16", None)
     store = PageStore(BASE, 1 << 20, 1, torch.bfloat16, torch.device("cpu"))
-    room = store.reserve(store.count_pages(contents))
+    room = store.reserve(contents.pages)
     assert room is not None
     digest, filled = read_manifest(tmp_path).digest, []
 

@@ -33,8 +33,9 @@ class ExpertLinears:
         methods = [linear.method for linear in linears]
         placed = [method for method in methods if _is_placed(method)]
         is_compiled = len(placed) == len(methods)
-        self._table = np.array([method.where() for method in placed]) if is_compiled else None
-        sizes = {(method.where()[KERNEL], method.in_features): method for method in placed}
+        where = [method.where() for method in placed]
+        self._table = np.array(where) if is_compiled else None
+        sizes = {(row[KERNEL], method.in_features): method for row, method in zip(where, placed, strict=True)}
         self._variants = list(sizes.values())
         """One of each kernel, for the scratch they need."""
         self._workers = torch.get_num_threads()

@@ -17,7 +17,8 @@ def address_of(function: Any) -> int:
     """Of an `njit` function whose arguments are all int64, compiled or fetched from numba's cache. TypeError: it has a
     result, which a call by address would lose."""
     arguments = (types.int64,) * function.py_func.__code__.co_argcount
-    function.compile(arguments)
+    if arguments not in function.overloads:
+        function.compile(arguments)
     compiled = function.overloads[arguments]
     if compiled.signature.return_type != types.none:
         raise TypeError(f"{function.__name__} has a result, which is lost when it is called by address")

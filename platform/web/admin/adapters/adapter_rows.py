@@ -14,6 +14,7 @@ from ...certificates.standing import Standing
 from ...observability.hourly_use import HOURS
 from ...observability.metrics import Metrics
 from ...state import State
+from ...targets import grouped
 from ...units import age_words, size_words, span_words
 from ..words import NOT_USED_YET, ON_DISK, TONES, residency_words, targets_words
 from .certificate_view import agreement_words
@@ -103,7 +104,7 @@ def facts_of(version: Version) -> list[tuple[str, str]]:
     return [
         ("Rank", str(version.rank)),
         ("Alpha", f"{version.alpha:g}"),
-        ("Targets", ", ".join(version.target_modules)),
+        ("Targets", ", ".join(grouped(version.target_modules))),
         *([("Invocation tokens", ", ".join(map(str, version.invocation_tokens)))] if version.invocation_tokens else []),
         ("Parameters", f"{version.parameters:,}"),
         ("File size", size_words(version.size)),
@@ -130,7 +131,7 @@ def _row(state: State, adapter: Adapter, statuses: Mapping[str, AdapterStatus]) 
         rank=version.rank,
         size=size_words(version.size),
         targets=targets_words(version.target_modules, state.base.signature.linear_words),
-        target_modules=", ".join(version.target_modules),
+        target_modules=", ".join(grouped(version.target_modules)),
         used=_use_words(state.metrics, adapter),
         requests=f"{requests:,}" if requests else NONE,
         added=age_words(version.created_at),

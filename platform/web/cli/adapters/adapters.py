@@ -13,6 +13,7 @@ from rich.table import Table
 from loraplex.registry.names import LATEST, parse_reference
 from loraplex.registry.report import Finding
 
+from ...targets import grouped
 from ...units import age_words, size_words
 from ..admin_api import AdminApi, with_api
 from ..later import add_word
@@ -70,7 +71,7 @@ def _wide(adapters: Sequence[Fields]) -> Table:
     for adapter in adapters:
         version = current_version(adapter)
         cells = adapter["name"], str(version["number"]), _state(adapter, version), *_facts(version), _used(adapter)
-        table.add_row(*cells, version["digest"][:12], ", ".join(version["target_modules"]))
+        table.add_row(*cells, version["digest"][:12], ", ".join(grouped(version["target_modules"])))
     return table
 
 
@@ -98,7 +99,7 @@ def show(api: AdminApi, reference: Reference, as_json: Json = False) -> None:
     console.print(f"[bold]{adapter['name']}[/] version {version['number']}, {escape(_state(adapter, version))}")
     console.print(f"digest   {version['digest']}")
     console.print(f"rank     {version['rank']}, alpha {version['alpha']:g}, {version['parameters']:,} parameters")
-    console.print(f"targets  {', '.join(version['target_modules'])}")
+    console.print(f"targets  {', '.join(grouped(version['target_modules']))}")
     print_findings(msgspec.convert(report["findings"], list[Finding]))
 
 

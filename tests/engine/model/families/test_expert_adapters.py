@@ -96,7 +96,7 @@ def test_an_adapter_takes_memory_for_the_experts_that_it_has(base: Path, tmp_pat
 
     def size(experts: tuple[int, ...]) -> int:
         folder = make_expert_adapter(tmp_path / str(len(experts)), base, experts=experts, others=())
-        return store.count_bytes(store.count_pages(read_contents(folder, signature, "F32", None)))
+        return store.count_bytes(read_contents(folder, signature, "F32", None).pages)
 
     assert size((0, 1, 2, 3)) == 4 * size((2,)) > 0
 

@@ -18,6 +18,7 @@ from loraplex.lora.conversion.convert import convert_adapter
 from loraplex.lora.files.manifest import Finding
 from loraplex.lora.inspection.inspection import inspect_adapter
 
+from .expert_adapters import make_expert_adapter
 from .parity import check_adapters_matter, check_mixed_batch, make_base
 from .test_expert_adapters import family_of
 from .test_mixtures import GEMMA4, QWEN2, QWEN3, SHAPE
@@ -125,6 +126,36 @@ def test_values_are_copied_and_experts_without_effect_left_out(base: Path, tmp_p
     assert torch.equal(values.sort().values, kept.bfloat16().sort().values)
     config = (tmp_path / "two" / "adapter_config.json").read_bytes()
     assert inspect_adapter(config, tmp_path / "two" / WEIGHTS, base_signature(base)).manifest is not None
+
+
+def test_an_expert_that_acts_in_one_layer_keeps_its_place_in_all(tmp_path: Path) -> None:
+    """Its pages are of all layers anyway, and its name within a layer says what thousands of whole names would."""
+    base = make_base(tmp_path / "base", CONFIGS["qwen3"])
+    patterns = {"rank_pattern": {"experts.gate_up_proj": 2}, "alpha_pattern": {"experts.gate_up_proj": 5}}
+    folder = make(tmp_path / "one", base, **patterns)
+    tensors = load_file(folder / WEIGHTS)
+    for name, tensor in tensors.items():
+        if "layers.0.mlp.experts" in name and "lora_B" in name:
+            tensor[:, 3::7] = 0
+    save_file(tensors, folder / WEIGHTS)
+    assert {finding.level for finding in converted(folder, base, tmp_path / "two")} == {"pass"}
+    found = load_file(tmp_path / "two" / WEIGHTS)
+    assert not found["base_model.model.model.layers.0.mlp.experts.3.up_proj.lora_B.weight"].any()
+    assert found["base_model.model.model.layers.2.mlp.experts.3.up_proj.lora_B.weight"].any()
+    config = json.loads((tmp_path / "two" / "adapter_config.json").read_text())
+    assert config["rank_pattern"]["mlp.experts.3.up_proj"] == 2
+    assert not any("layers" in name for name in (*config["target_modules"], *config["rank_pattern"]))
+
+
+@pytest.mark.parametrize("how", [make_expert_adapter, make], ids=["modules", "parameters"])
+def test_128_experts(how: Callable[..., Path], tmp_path: Path) -> None:
+    """As many as the largest have, in few layers and narrow ones."""
+    shape = SHAPE | {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2}
+    many = QWEN3 | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 8}
+    base = make_base(tmp_path / "base", Qwen3MoeConfig(**shape, **many, norm_topk_prob=True))
+    family = family_of(base, {"one": how(tmp_path / "one", base)})
+    check_mixed_batch(family)
+    check_adapters_matter(family)
 
 
 def test_older_peft_took_the_inputs_for_the_outputs(tmp_path: Path) -> None:
