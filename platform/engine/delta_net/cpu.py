@@ -9,6 +9,7 @@ from ..batch import Batch
 from ..kernels.arrays import as_array
 from ..kernels.vector import LANES
 from .backend import DeltaWeights, Projections
+from .kernels import mix
 from .kernels.convolve import Sequences, convolve, norm_heads
 from .kernels.recur import Layer, recur
 from .reference import mix_sequence
@@ -27,15 +28,17 @@ class CpuDeltaNet:
         # numpy takes zeros from the system: what no sequence ever comes to takes no memory.
         self._conv = torch.from_numpy(np.zeros((layers, slots, shape.conv_kernel - 1, shape.channels), np.float32))
         self._recurrent = torch.from_numpy(np.zeros((layers, slots, *heads), np.float32))
-        self._compiled = shape.key_head_dim % LANES == shape.value_head_dim % LANES == 0
+        self.has_kernels = shape.key_head_dim % LANES == shape.value_head_dim % LANES == 0
+        """Whether heads are whole vectors."""
         vectors = max(1, shape.value_head_dim // LANES)
         self._columns = (0,) * max(count for count in range(1, MOST_COLUMNS + 1) if vectors % count == 0)
         self._workers = torch.get_num_threads()
         self._batch: Batch | None = None
         self._step: Sequences | None = None
+        self._fields: np.ndarray | None = None
 
     def mix(self, layer: int, projections: Projections, weights: DeltaWeights, batch: Batch) -> torch.Tensor:
-        if not self._compiled:
+        if not self.has_kernels:
             return self._mix_by_torch(layer, projections, weights, batch)
         step, mixed = self._sequences(batch), torch.empty_like(projections.qkv)
         conv, recurrent = self._conv[layer].numpy(), self._recurrent[layer].numpy()
@@ -56,6 +59,21 @@ class CpuDeltaNet:
         )
         recur(read, recurrent, step, self._columns, as_array(output), _counter(), self._workers)
         return output
+
+    def fields(self, batch: Batch) -> np.ndarray:
+        """What kernels/mix.py takes of this step, for callers that are compiled themselves; good until the next one."""
+        step, shape = self._sequences(batch), self.shape
+        if self._fields is None:
+            self._fields = np.zeros(mix.FIELDS, np.int64)
+            arrays = (self._conv, self._recurrent)
+            sizes = (shape.conv_kernel, shape.num_key_heads, shape.num_value_heads, shape.key_head_dim)
+            self._fields[mix.KERNEL] = mix.kernel_address(len(self._columns))
+            self._fields[mix.CONV_STATES : mix.STATES + 1] = [tensor.data_ptr() for tensor in arrays]
+            self._fields[mix.SLOT_COUNT : mix.KEY_DIM + 1] = self._conv.shape[1], *sizes
+            self._fields[mix.VALUE_DIM : mix.WORKERS + 1] = shape.value_head_dim, self._workers
+        self._fields[mix.QUERY_STARTS : mix.KEPT_SLOTS + 1] = [array.ctypes.data for array in step]
+        self._fields[mix.SEQUENCES : mix.KEPT + 1] = len(step.slots), len(step.kept_slots)
+        return self._fields
 
     def copy_states(self, pairs: list[tuple[int, int]]) -> None:
         for source, destination in pairs:

@@ -1,5 +1,5 @@
 """relu(x), silu(x) and gelu(x) by its tanh form, x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), alone or times
-what is beside it. In float32. silu.py has silu(gate) * up, for which this is not needed.
+what is beside it; and x * sigmoid(gates). In float32. silu.py has silu(gate) * up, for which this is not needed.
 
 Shapes: T tokens, I intermediate size. float32 or bfloat16.
 """
@@ -35,6 +35,12 @@ def activate(x: torch.Tensor, code: int, is_gated: bool) -> torch.Tensor:
     return output
 
 
+def gate_by_sigmoid(x: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+    """x * sigmoid(gates), in place; both [T, I] contiguous, I a multiple of 16."""
+    gate(as_array(x), as_array(gates))
+    return x
+
+
 @functools.cache
 def activation_address() -> int:
     """For compiled callers, `activate_rows` for float32, of addresses of x and output, T, I, code, is_gated."""
@@ -49,6 +55,23 @@ def activate_rows(x: Array, code: int, is_gated: bool, output: Array) -> None:
     else:
         for token in prange(output.shape[0]):
             _row(x, token, code, is_gated, output)
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def gate(x: Array, gates: Array) -> None:
+    """As gate_by_sigmoid."""
+    if x.size < SERIAL_ELEMENTS:
+        for token in range(x.shape[0]):
+            _gate_row(x, gates, token)
+    else:
+        for token in prange(x.shape[0]):
+            _gate_row(x, gates, token)
+
+
+@njit(cache=True, nogil=True)
+def _gate_row(x: Array, gates: Array, token: int) -> None:
+    for at in range(token * x.shape[1], (token + 1) * x.shape[1], LANES):
+        store(x, at, multiply(load(x, at), _sigmoid(load(gates, at))))
 
 
 @njit(cache=True, nogil=True)
@@ -86,3 +109,10 @@ def _gelu(values: Any) -> Any:
     # e^88 is the largest that exp knows; there the quotient is 0 already.
     inverse = exp(multiply(maximum(splat(np.float32(-88)), twice), splat(np.float32(-1))))
     return divide(values, add(splat(np.float32(1)), inverse))
+
+
+@njit(inline="always")
+def _sigmoid(values: Any) -> Any:
+    """Of a vector."""
+    inverse = exp(multiply(maximum(splat(np.float32(-88)), values), splat(np.float32(-1))))
+    return divide(splat(np.float32(1)), add(splat(np.float32(1)), inverse))

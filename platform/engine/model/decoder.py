@@ -15,7 +15,7 @@ from .linear import LoraLinear
 from .operations.operations import Operations
 
 if TYPE_CHECKING:
-    from .fused import FusedDecoder
+    from .fused.decoder import FusedDecoder
 
 
 Ends = tuple[torch.Tensor, torch.Tensor]
@@ -126,7 +126,7 @@ class Decoder:
 
     def fuse(self, cache: AttentionBackend) -> None:
         """Compute over `cache` in one call from now on, if everything fits: on a CPU."""
-        from .fused import fuse
+        from .fused.decoder import fuse
 
         self.fused = fuse(self, cache)
 

@@ -101,7 +101,7 @@ class Attention:
         ):
             self._rotate_again(qkv, query, batch, batch.lora, cache)
         attended = cache.attend(self.place, query, batch, self.sinks).flatten(1)
-        return self.output.apply(attended if gate is None else attended * torch.sigmoid(gate), batch)
+        return self.output.apply(attended if gate is None else self.output.operations.gate(attended, gate), batch)
 
     def linears(self) -> tuple[LoraLinear, ...]:
         return self.inputs, self.output

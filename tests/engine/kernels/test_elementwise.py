@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from numba import njit
 
-from loraplex.engine.kernels.activations import CODES, activate
+from loraplex.engine.kernels.activations import CODES, activate, gate_by_sigmoid
 from loraplex.engine.kernels.norm import add_rms_norm, layer_norm, rms_norm, rms_norm_reference
 from loraplex.engine.kernels.silu import silu_multiply, silu_multiply_reference
 from loraplex.engine.kernels.vector import exp, load, store
@@ -60,6 +60,17 @@ def test_activations(activation: str, is_gated: bool, dtype: torch.dtype) -> Non
         found = activate(x, CODES[activation], is_gated)
         assert_close(found, (exact[activation](gate) * up).to(dtype))
         assert torch.equal(activate(x[:1], CODES[activation], is_gated), found[:1])
+
+
+@every_dtype
+def test_gate_by_sigmoid(dtype: torch.dtype) -> None:
+    for tokens in (1, 80):
+        x, gates = torch.randn(tokens, 512).to(dtype), (torch.randn(tokens, 512) * 40).to(dtype)
+        gates[0, :4] = torch.tensor([0.0, 200.0, -200.0, -87.0])
+        exact, row = (x.double() * torch.sigmoid(gates.double())).to(dtype), gate_by_sigmoid(x[:1].clone(), gates[:1])
+        found = gate_by_sigmoid(x, gates)
+        assert found is x and torch.equal(found[:1], row)
+        assert_close(found, exact)
 
 
 @every_dtype

@@ -43,17 +43,18 @@ from transformers.models.gemma4_unified import Gemma4UnifiedTextConfig
 from loraplex.engine.attention.backend import AttentionBackend, CacheShape, Rotary
 from loraplex.engine.attention.bidirectional import EncoderAttention
 from loraplex.engine.attention.cpu import CpuAttention, cpu_attention
-from loraplex.engine.batch import Batch
+from loraplex.engine.batch import Batch, StateSlots
+from loraplex.engine.delta_net.cpu import CpuDeltaNet
 from loraplex.engine.model.config import ModelConfig, base_signature
 from loraplex.engine.model.decoder import Decoder, TokenInputs
 from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.model.description.spec import Activation
 from loraplex.engine.model.families.find import architectures
-from loraplex.engine.model.fused import fuse
-from loraplex.engine.model.layers import Attention, TokenInput
+from loraplex.engine.model.fused.decoder import fuse
+from loraplex.engine.model.layers import Attention, DeltaNet, TokenInput
 from loraplex.engine.model.loader import Checkpoint
-from loraplex.engine.startup.kv_cache_size import attention_layers
-from loraplex.lora.apply.batch import RANKS_PER_PAGE, Extras, LoraBatch, PageTable
+from loraplex.engine.startup.kv_cache_size import attention_layers, state_layers
+from loraplex.lora.apply.batch import RANKS_PER_PAGE, Extras, LoraBatch, PageTable, ordinals_of
 from loraplex.lora.files.manifest import EMBEDDING
 from loraplex.quant.linears.coded import CodedLinear, coded_form
 from loraplex.quant.linears.scaled_input import ScaledInputLinear
@@ -92,6 +93,10 @@ GRANITE = {
 GRANITE_4: dict[str, Any] = {
     "num_local_experts": 0, "shared_intermediate_size": 96, "layer_types": ["attention"] * 2, "mamba_n_heads": 4,
 }  # fmt: skip
+RECURRENT: dict[str, Any] = SMALL | {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"], "num_hidden_layers": 3, "head_dim": 128,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 48,
+}  # fmt: skip
 FITTING: list[tuple[str, PretrainedConfig, torch.dtype]] = [
     ("Llama", LLAMA, torch.float32),
     ("SmolLM3", SmolLM3Config(**HEADS, no_rope_layer_interval=2), torch.float32),
@@ -118,6 +123,7 @@ FITTING: list[tuple[str, PretrainedConfig, torch.dtype]] = [
     ("Glm4", Glm4Config(**HEADS, attention_bias=True), torch.bfloat16),
     ("Gemma2", Gemma2Config(**HEADS, **LOCAL, attn_logit_softcapping=5.0, final_logit_softcapping=3.0), torch.float32),
     ("Gemma3", Gemma3TextConfig(**HEADS, **LOCAL, rope_parameters=ROPES), torch.float32),
+    ("Qwen3_5", Qwen3_5TextConfig(**RECURRENT), torch.float32),
     ("OPT", OPTConfig(**OPT), torch.float32),
     ("OPT", OPTConfig(**OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 32}), torch.float32),
     ("GPT2", GPT2Config(**TINY, n_embd=64, n_layer=2, n_head=2, n_positions=64), torch.float32),
@@ -127,21 +133,15 @@ SIZES: dict[str, Any] = HEADS | LOCAL
 LEFT: dict[str, PretrainedConfig] = {
     "Gemma4": Gemma4TextConfig(**SIZES, global_head_dim=64, num_kv_shared_layers=0),
     "Gemma4Unified": Gemma4UnifiedTextConfig(**SIZES, global_head_dim=32, attention_k_eq_v=True),
-    "Qwen3_5": Qwen3_5TextConfig(
-        **SMALL, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=2
-    ),
     "Mixtral": MixtralConfig(**HEADS, num_local_experts=4),
     "Qwen2Moe": Qwen2MoeConfig(**HEADS, num_experts=4, decoder_sparse_step=2),
     "Qwen3Moe": Qwen3MoeConfig(**HEADS, num_experts=4, num_experts_per_tok=2),
     "Glm4Moe": Glm4MoeConfig(**HEADS, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1),
     "GptOss": GptOssConfig(**HEADS, num_local_experts=4),
     "Olmoe": OlmoeConfig(**SMALL, num_experts=4, num_experts_per_tok=2),
-    "Qwen3_5Moe": Qwen3_5MoeTextConfig(
-        **SMALL, layer_types=["linear_attention", "full_attention"], num_experts=4, num_experts_per_tok=2
-    ),
+    "Qwen3_5Moe": Qwen3_5MoeTextConfig(**RECURRENT, num_experts=4, num_experts_per_tok=2),
 }
-"""Families that keep to their layers: heads of two sizes and inputs of each layer, values that are keys, recurrence,
-experts."""
+"""Families that keep to their layers: heads of two sizes and inputs of each layer, values that are keys, experts."""
 ENCODERS = {"Bert", "Roberta", "XLMRoberta", "Camembert", "ModernBert"}
 """They have no cache that the step could be compiled over."""
 Prepare = Callable[[Decoder], None]
@@ -167,6 +167,8 @@ def load(
     decoder = DecoderLoader(config, Checkpoint(folder, config.spec), choice, stored, online).load(64)
     layers = attention_layers(config)
     shape = CacheShape(layers=layers, num_blocks=16, block_size=16, cache_dtype=cache or stored)
+    recurrent = state_layers(config)
+    decoder.attach_states(CpuDeltaNet(recurrent[0], len(recurrent), SLOTS + 1) if recurrent else None)
     return decoder, cpu_attention(shape)
 
 
@@ -191,7 +193,12 @@ def page_table(folder: Path, dtype: torch.dtype) -> PageTable:
     widths = [modules[kind].count * 2 * shapes[kind][1] for _, kind in pages]
     ranks, vectors = (torch.randn(used) * 0.1).to(dtype), torch.rand(sum(widths))
     table = PageTable(
-        torch.cat([ranks, vectors.view(dtype)]), offset, rank, torch.rand(SLOTS, len(shapes), layers), shapes
+        torch.cat([ranks, vectors.view(dtype)]),
+        offset,
+        rank,
+        torch.rand(SLOTS, len(shapes), layers),
+        shapes,
+        ordinals_of(base),
     )
     first = len(ranks) * ranks.itemsize // 4
     for (slot, kind), width in zip(pages, widths, strict=True):
@@ -202,7 +209,8 @@ def page_table(folder: Path, dtype: torch.dtype) -> PageTable:
 
 
 def batch(counts: list[int], lengths: list[int], table: PageTable | None, slots: list[int]) -> Batch:
-    """Sequences in blocks of their own, each with `counts` new tokens at the end of `lengths`."""
+    """Sequences in blocks of their own, each with `counts` new tokens at the end of `lengths`. The last one's state
+    after its first new token is kept in the slot SLOTS."""
     spans = [torch.arange(length - count, length) for count, length in zip(counts, lengths, strict=True)]
     owners = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     blocks = torch.arange(len(counts) * 4, dtype=torch.int32).view(len(counts), 4)
@@ -217,6 +225,12 @@ def batch(counts: list[int], lengths: list[int], table: PageTable | None, slots:
         block_tables=blocks,
         sample_rows=torch.tensor([0, sum(counts) - 1]),
         lora=lora,
+        states=StateSlots(
+            slots=torch.arange(len(counts), dtype=torch.int32),
+            kept_starts=torch.tensor([0] * len(counts) + [1], dtype=torch.int32),
+            kept_tokens=torch.tensor([sum(counts[:-1])], dtype=torch.int32),
+            kept_slots=torch.tensor([SLOTS], dtype=torch.int32),
+        ),
     )
 
 
@@ -238,10 +252,11 @@ def test_every_family_is_said_to_fit_or_not() -> None:
     assert {found.name for found in architectures().values()} == {name for name, _, _ in FITTING} | set(LEFT) | ENCODERS
 
 
-def test_same_bits_with_everything_quantized(tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [LLAMA, Qwen3_5TextConfig(**RECURRENT)], ids=["dense", "recurrent"])
+def test_same_bits_with_everything_quantized(tmp_path: Path, config: PretrainedConfig) -> None:
     """Linears of 4 bits, some with scaled inputs, a head of 8 bits, keys and values of 8 bits."""
     online = OnlineQuantization("int4", "int8")
-    compare_steps(tmp_path, LLAMA, torch.float32, torch.float8_e4m3fn, online, scale_inputs)
+    compare_steps(tmp_path, config, torch.float32, torch.float8_e4m3fn, online, scale_inputs)
 
 
 def test_same_bits_of_what_a_description_can_say(tmp_path: Path) -> None:
@@ -294,6 +309,7 @@ def vary(decoder: Decoder) -> None:
     second.mixer.rotary = Rotary(
         *partly, rotary.query_norm, rotary.key_norm, 1e-2, interleaved=True, query_scale=torch.linspace(0.5, 2, 64)
     )
+    second.mixer_norm = None
 
 
 def compare_steps(
@@ -325,9 +341,23 @@ def compare_steps(
         with torch.inference_mode():
             found = [run(decoder, step, cache) for step in steps]
         written = cache.arguments(steps[-1])
-        outputs.append((*(torch.cat(parts) for parts in zip(*found, strict=True)), written.key.copy(), written.value))
+        outputs.append(
+            (
+                *(torch.cat(parts) for parts in zip(*found, strict=True)),
+                written.key.copy(),
+                written.value,
+                *states(decoder),
+            )
+        )
     for apart, together in zip(*outputs, strict=True):
         assert (apart == together).all()
+
+
+def states(decoder: Decoder) -> list[torch.Tensor]:
+    """What recurrent layers keep, in all slots."""
+    mixers = [layer.mixer for layer in decoder.layers if isinstance(layer.mixer, DeltaNet)]
+    kept = [(mixer.states, mixer.place, slot) for mixer in mixers for slot in range(SLOTS + 1)]
+    return [part for owner, place, slot in kept if isinstance(owner, CpuDeltaNet) for part in owner.state(place, slot)]
 
 
 def run(decoder: Decoder, step: Batch, cache: CpuAttention) -> tuple[torch.Tensor, torch.Tensor]:
@@ -343,6 +373,10 @@ def test_what_does_not_fit_keeps_to_its_layers(tmp_path: Path) -> None:
         decoder, cache = load(folder, torch.float32, scheme)
         decoder.fuse(cache)
         assert decoder.fused is None
+    heads = Qwen3_5TextConfig(**RECURRENT | {"linear_key_head_dim": 24})
+    decoder, cache = load(make_base(tmp_path, heads), torch.float32)
+    decoder.fuse(cache)
+    assert decoder.fused is None
 
 
 def test_what_the_kernels_lack_keeps_a_decoder_to_its_layers(tmp_path: Path) -> None:
@@ -352,14 +386,11 @@ def test_what_the_kernels_lack_keeps_a_decoder_to_its_layers(tmp_path: Path) -> 
     assert isinstance(attention, Attention) and norm is not None
     projection = attention.output
     lacking = [
-        (attention, {"gated_heads": 4}),
         (attention, {"keys_that_are_values": 64}),
         (attention, {"sinks": torch.zeros(4)}),
         (attention, {"rotary": replace(attention.rotary, query_norm=None)}),
-        (attention, {"output": replace(projection, kinds=("dense",))}),
         (layer, {"scale": torch.ones(1)}),
         (layer, {"token_input": TokenInput(projection, projection, norm, decoder.operations, "relu")}),
-        (layer, {"mixer_norm": None}),
         (layer.feed_forward, {"activation": "gelu"}),
         (decoder.embedding, {"dtype": torch.bfloat16}),
         (decoder, {"token_inputs": TokenInputs(norm.weight, 1.0, projection, 1.0, norm.weight, 1e-6, 1.0)}),

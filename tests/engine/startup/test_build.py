@@ -13,6 +13,11 @@ from loraplex.engine.startup.build import build_engine
 from loraplex.engine.startup.loaded_files import LoadedFiles
 from tests.checkpoints import make_adapter, make_checkpoint
 
+HYBRID: dict[str, Any] = {
+    "layer_types": ["linear_attention", "full_attention"], "head_dim": 128, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 48,
+}  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -63,8 +68,12 @@ def generate_and_list_compiled(base: str, adapter: str) -> list[str]:
     return names
 
 
-def test_nothing_compiles_inside_a_request(base: Path, tmp_path: Path) -> None:
-    adapter = make_adapter(tmp_path, base, rank=16)
+@pytest.mark.parametrize("family", ["llama", "qwen3_5"])
+def test_nothing_compiles_inside_a_request(base: Path, tmp_path: Path, family: str) -> None:
+    """Of layers of one kind, and of recurrent ones between those that attend."""
+    if family != "llama":
+        base = make_checkpoint(tmp_path / "base", family, max_position_embeddings=1024, **HYBRID)
+    adapter = make_adapter(tmp_path, base, rank=16, kinds="all-linear")
     call = f"generate_and_list_compiled({str(base)!r}, {str(adapter)!r})"
     code = f"from tests.engine.startup.test_build import generate_and_list_compiled; print({call})"
     root = Path(__file__).parents[3]

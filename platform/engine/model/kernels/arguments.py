@@ -13,23 +13,31 @@ NORMS: Final = 4
 (MIXER_NORM, FEED_FORWARD_NORM, MIXER_OUTPUT_NORM, FEED_FORWARD_OUTPUT_NORM) = range(NORMS)
 """Columns: the norms' weights; 0: there is none. NORMS farther on, their biases; 0: an RMS norm."""
 (
-    QUERY_NORM, KEY_NORM, COS, SIN, QUERY_SCALE, POSITIONS, ANGLES, SCALED_POSITIONS, IS_INTERLEAVED, HAS_VALUE_NORM,
-    ACTIVATION, IS_GATED, FOLLOWS_SUM,
+    QUERY_NORM, KEY_NORM, COS, SIN, QUERY_SCALE, QUERY_NORM_SIZE, KEY_NORM_SIZE, POSITIONS, ANGLES, SCALED_POSITIONS,
+    IS_INTERLEAVED, HAS_VALUE_NORM, HAS_GATE,
 ) = range(2 * NORMS, 2 * NORMS + 13)  # fmt: skip
-"""Columns: five addresses as Heads has them; rows and columns of `cos`, elements of `query_scale`; what is 0 or 1, but
-ACTIVATION is one of activations.py. FOLLOWS_SUM: as DecoderLayer.norms_follow_sum."""
+"""Columns of a layer that attends: five addresses as Heads has them, and how many numbers are there: of norms, rows and
+columns of `cos`, of `query_scale`; then what is 0 or 1. HAS_GATE: as `gated_heads` of Attention."""
+CONV, DECAY, DT_BIAS, DELTA_NORM = range(QUERY_NORM, QUERY_NORM + 4)
+"""Columns of a recurrent layer: addresses as DeltaWeights has them."""
+ACTIVATION, IS_GATED, FOLLOWS_SUM, IS_RECURRENT, PLACE, MODULES = range(HAS_GATE + 1, HAS_GATE + 7)
+"""ACTIVATION is one of activations.py. FOLLOWS_SUM: as DecoderLayer.norms_follow_sum. PLACE: among the layers that
+attend, or among those that do not. MODULES: the row of Model.groups and so on."""
 GROUPS: Final = 4
-QKV, OUTPUT, INNER, DOWN = range(GROUPS)
+INPUTS, OUTPUT, INNER, DOWN = range(GROUPS)
 """The groups of linears, in the order in which they are applied."""
-LINEARS: Final = FOLLOWS_SUM + 1
-"""The first column of the groups, WIDTH each as any_linear takes them."""
+WIDTHS: Final = MODULES + 1
+"""The first column of two for each group: inputs and outputs."""
+LINEARS: Final = WIDTHS + 2 * GROUPS
+"""The first column of WIDTH for each group, as any_linear takes them."""
 COLUMNS: Final = LINEARS + GROUPS * WIDTH
 
-HEADS_EPS, RESIDUAL_SCALE = range(NORMS, NORMS + 2)
-"""Columns of `numbers`, behind the eps of the norms."""
+MIXER_EPS, RESIDUAL_SCALE = range(NORMS, NORMS + 2)
+"""Columns of `numbers`, behind the eps of the norms. MIXER_EPS: of the norms of heads."""
 
 LAST_NORM, OWN_QUERY_NORM, OWN_KEY_NORM = range(NORMS, NORMS + 3)
 """Among the norms as LoRA counts them, behind those of a layer."""
+ALL_NORMS: Final = NORMS + 3
 
 
 class Sizes(NamedTuple):
@@ -37,17 +45,10 @@ class Sizes(NamedTuple):
     heads: Any
     kv_heads: Any
     head_dim: Any
-    intermediate: Any
-    inner: Any
-    """What the linears before the activation give: I, or 2 I with a gate"""
-    query_norm: Any
-    """D where each query head is normed, H D where all are together, else 0"""
-    key_norm: Any
-    """D, G D or 0"""
 
 
 class Model(NamedTuple):
-    """What stays the same from step to step."""
+    """What stays the same from step to step. K: how many sets of modules layers have."""
 
     table: Any
     """[L, COLUMNS] int64"""
@@ -70,13 +71,15 @@ class Model(NamedTuple):
     activate: Any
     """int64, activation_address; 0 where all layers compute silu(gate) * up"""
     groups: Any
-    """[5] int64: where each group's linears begin in `kinds`, and the end"""
+    """[K, 5] int64: where each group's linears begin in a row of `kinds`, and the end"""
     kinds: Any
-    """int64, the linears as LoRA counts them, group after group"""
+    """[K, most linears] int64, the linears as LoRA counts them, group after group"""
     firsts: Any
-    """[4, most linears of a group + 1] int64, for each group: where each one's columns begin, and the end"""
+    """[K, 4, most linears of a group + 1] int64, for each group: where each one's columns begin, and the end"""
     norm_kinds: Any
-    """[NORMS + 3] int64, the norms as LoRA counts them; -1: there is none"""
+    """[K, ALL_NORMS] int64, the norms as LoRA counts them; -1: there is none"""
+    ordinals: Any
+    """[L, 4 + ALL_NORMS] int64, of each group and norm: which of the modules of its kind the layer has"""
 
 
 class Workspace(NamedTuple):
@@ -86,15 +89,18 @@ class Workspace(NamedTuple):
     """[T, C]; `residual` and `normed` alike"""
     residual: Any
     normed: Any
-    qkv: Any
-    """[T, (H + 2 G) D]"""
-    query: Any
-    """[T, H, D]; `attended` alike"""
+    projected: Any
+    """[T * the most that a mixer's inputs give], one after the other as long as the layer needs; the next three alike
+    """
     attended: Any
     inner: Any
-    """[T, I], or [T, 2 I] of gates and what they multiply"""
     active: Any
-    """[T, I]"""
+    qkv: Any
+    """[T, (H + 2 G) D], without the gates that stood among them; [0, ...] where no layer has gates"""
+    gates: Any
+    """[T, H D], alike"""
+    query: Any
+    """[T, H, D]"""
     sampled_x: Any
     """[R, C]; the others of `sampled_` alike"""
     sampled_residual: Any

@@ -14,32 +14,44 @@ from loraplex.quant.kernels.instructions.address import call, pointer
 
 from ...attention.kernels.arguments import Paged
 from ...attention.kernels.paged import Cache
-from ...kernels.activations import SILU
+from ...delta_net.kernels.mix import mix
+from ...kernels.activations import SILU, gate
 from ...kernels.norm import norm_rows
 from ...kernels.silu import SERIAL_ELEMENTS as SERIAL_SILU
 from ...kernels.silu import silu_rows, silu_rows_parallel
 from ...kernels.vector import LANES, Array, add, load, multiply, splat, store
 from .arguments import (
     ACTIVATION,
+    CONV,
+    DECAY,
+    DELTA_NORM,
     DOWN,
+    DT_BIAS,
     FEED_FORWARD_NORM,
     FOLLOWS_SUM,
+    GROUPS,
+    HAS_GATE,
     INNER,
+    INPUTS,
     IS_GATED,
+    IS_RECURRENT,
     LAST_NORM,
     LINEARS,
+    MIXER_EPS,
     MIXER_NORM,
     MIXER_OUTPUT_NORM,
+    MODULES,
     NORMS,
     OUTPUT,
-    QKV,
+    PLACE,
     RESIDUAL_SCALE,
+    WIDTHS,
     Lora,
     Model,
     Sizes,
     Workspace,
 )
-from .attention import attend_all, rotate_all
+from .attention import attend_all, rotate_all, take_gates
 from .gated import LEAST_TOKENS, add_lora_silu, has_vectors
 
 
@@ -56,17 +68,24 @@ def _linear(model: Model, layer: int, group: int, x: Array, y: Array, scratch: A
 
 
 @njit(inline="always")
+def _kinds(model: Model, layer: int, group: int) -> Array:
+    row = model.table[layer, MODULES]
+    return model.kinds[row, model.groups[row, group] : model.groups[row, group + 1]]
+
+
+@njit(inline="always")
 def _lora(model: Model, layer: int, lora: Lora, x: Array, y: Array, group: int, workers: int) -> None:
     if len(lora.slots):
-        kinds = model.kinds[model.groups[group] : model.groups[group + 1]]
-        firsts = model.firsts[group, : len(kinds) + 1]
+        kinds, ordinal = _kinds(model, layer, group), model.ordinals[layer, group]
+        firsts = model.firsts[model.table[layer, MODULES], group, : len(kinds) + 1]
         add_lora(
-            y, x, layer, kinds, firsts, lora.arena, lora.offset, lora.rank,
+            y, x, ordinal, kinds, firsts, lora.arena, lora.offset, lora.rank,
             lora.scaling, lora.scales, lora.sorted_tokens, lora.starts, lora.slots, lora.rounds, workers,
         )  # fmt: skip
         apply_vectors(
-            y, layer, kinds, firsts, lora.floats, lora.vectors, lora.scales, lora.sorted_tokens, lora.starts, lora.slots
-        )
+            y, ordinal, kinds, firsts, lora.floats, lora.vectors, lora.scales, lora.sorted_tokens, lora.starts,
+            lora.slots,
+        )  # fmt: skip
 
 
 @njit(inline="always")
@@ -87,8 +106,9 @@ def _norm(
     )
     if len(lora.slots):
         replace_norms(
-            output, stream, tokens, lora.token_slot, layer, model.norm_kinds[norm], lora.floats, lora.vectors,
-            model.numbers[layer, norm], bias != 0,
+            output, stream, tokens, lora.token_slot, model.ordinals[layer, GROUPS + norm],
+            model.norm_kinds[model.table[layer, MODULES], norm], lora.floats, lora.vectors, model.numbers[layer, norm],
+            bias != 0,
         )  # fmt: skip
 
 
@@ -130,50 +150,80 @@ def _scale(x: Array, factor: float, output: Array) -> None:
 
 
 @njit(inline="always")
-def _activate(model: Model, layer: int, lora: Lora, source: Array, rooms: Workspace, workers: int) -> None:
-    """rooms.active from the base's part of rooms.inner."""
+def _activate(model: Model, layer: int, lora: Lora, source: Array, inner: Array, active: Array, workers: int) -> None:
+    """active from the base's part of inner."""
     code, is_gated = model.table[layer, ACTIVATION], model.table[layer, IS_GATED]
-    kinds = model.kinds[model.groups[INNER] : model.groups[INNER + 1]]
+    kinds, ordinal = _kinds(model, layer, INNER), model.ordinals[layer, INNER]
     is_silu = is_gated != 0 and code == SILU
-    is_long = is_silu and len(rooms.active) >= LEAST_TOKENS and len(lora.slots) != 0 and len(kinds) == 2
+    is_long = is_silu and len(active) >= LEAST_TOKENS and len(lora.slots) != 0 and len(kinds) == 2
     if is_long and not has_vectors(lora.vectors, lora.slots, kinds):
         add_lora_silu(
-            rooms.inner, source, rooms.active, layer, kinds, model.firsts[INNER, :3], lora.arena, lora.offset,
-            lora.rank, lora.scaling, lora.scales, lora.sorted_tokens, lora.starts, lora.slots, workers,
+            inner, source, active, ordinal, kinds, model.firsts[model.table[layer, MODULES], INNER, :3], lora.arena,
+            lora.offset, lora.rank, lora.scaling, lora.scales, lora.sorted_tokens, lora.starts, lora.slots, workers,
         )  # fmt: skip
     else:
-        _lora(model, layer, lora, source, rooms.inner, INNER, workers)
+        _lora(model, layer, lora, source, inner, INNER, workers)
         if not is_silu:
-            addresses = np.int64(rooms.inner.ctypes.data), np.int64(rooms.active.ctypes.data)
-            call(model.activate, (*addresses, *rooms.active.shape, code, is_gated))
-        elif rooms.active.size < SERIAL_SILU:
-            silu_rows(rooms.inner, rooms.active)
+            addresses = np.int64(inner.ctypes.data), np.int64(active.ctypes.data)
+            call(model.activate, (*addresses, *active.shape, code, is_gated))
+        elif active.size < SERIAL_SILU:
+            silu_rows(inner, active)
         else:
-            silu_rows_parallel(rooms.inner, rooms.active)
+            silu_rows_parallel(inner, active)
+
+
+@njit(inline="always")
+def _shaped(flat: Array, model: Model, layer: int, group: int, side: int, tokens: int) -> Array:
+    """What is before (0) or behind (1) a group of linears."""
+    width = model.table[layer, WIDTHS + 2 * group + side]
+    return flat[: tokens * width].reshape(tokens, width)
+
+
+@njit(inline="always")
+def _attend(
+    layer: int, model: Model, sizes: Sizes, paged: Paged, lora: Lora, rooms: Workspace, projected: Array,
+    attended: Array,
+) -> None:  # fmt: skip
+    place = model.table[layer, PLACE]
+    at = paged.places[place]
+    cache = Cache(paged.key[at], paged.value[at], paged.scales[at], paged.static[at])
+    has_gate, qkv = model.table[layer, HAS_GATE] != 0, projected
+    if has_gate:
+        qkv = rooms.qkv
+        take_gates(projected, sizes.head_dim, qkv, rooms.gates)
+    rotate_all(model, layer, paged, lora, cache, qkv, rooms.query)
+    heads = attended.reshape(len(attended), sizes.heads, sizes.head_dim)
+    attend_all(place, model, paged, cache, rooms.query, heads)
+    if has_gate:
+        gate(attended, rooms.gates)
 
 
 @njit(inline="always")
 def _apply_layer(
-    layer: int, model: Model, sizes: Sizes, paged: Paged, lora: Lora, tokens: Array, rooms: Workspace
+    layer: int, model: Model, sizes: Sizes, paged: Paged, states: Array, lora: Lora, tokens: Array, rooms: Workspace
 ) -> None:
     """As DecoderLayer.apply: rooms.x is what was computed last and not yet added to the residual stream."""
     x, scratch, workers = rooms.x, rooms.scratch, paged.workers
-    attended = rooms.attended.reshape(len(x), sizes.heads * sizes.head_dim)
-    place = paged.places[layer]
-    cache = Cache(paged.key[place], paged.value[place], paged.scales[place], paged.static[place])
+    projected = _shaped(rooms.projected, model, layer, INPUTS, 1, len(x))
+    attended = _shaped(rooms.attended, model, layer, OUTPUT, 0, len(x))
+    inner = _shaped(rooms.inner, model, layer, INNER, 1, len(x))
+    active = _shaped(rooms.active, model, layer, DOWN, 0, len(x))
     source = _enter(model, layer, MIXER_NORM, lora, tokens, rooms)
-    _linear(model, layer, QKV, source, rooms.qkv, scratch, workers)
-    _lora(model, layer, lora, source, rooms.qkv, QKV, workers)
-    rotate_all(model, layer, sizes, paged, lora, cache, rooms.qkv, rooms.query)
-    attend_all(layer, model, paged, cache, rooms.query, rooms.attended)
+    _linear(model, layer, INPUTS, source, projected, scratch, workers)
+    _lora(model, layer, lora, source, projected, INPUTS, workers)
+    if model.table[layer, IS_RECURRENT]:
+        row, eps = model.table[layer], model.numbers[layer, MIXER_EPS]
+        mix(states, row[PLACE], projected, attended, row[CONV], row[DECAY], row[DT_BIAS], row[DELTA_NORM], eps)
+    else:
+        _attend(layer, model, sizes, paged, lora, rooms, projected, attended)
     _linear(model, layer, OUTPUT, attended, x, scratch, workers)
     _lora(model, layer, lora, attended, x, OUTPUT, workers)
     _leave(model, layer, MIXER_NORM, lora, tokens, rooms)
     source = _enter(model, layer, FEED_FORWARD_NORM, lora, tokens, rooms)
-    _linear(model, layer, INNER, source, rooms.inner, scratch, workers)
-    _activate(model, layer, lora, source, rooms, workers)
-    _linear(model, layer, DOWN, rooms.active, x, scratch, workers)
-    _lora(model, layer, lora, rooms.active, x, DOWN, workers)
+    _linear(model, layer, INNER, source, inner, scratch, workers)
+    _activate(model, layer, lora, source, inner, active, workers)
+    _linear(model, layer, DOWN, active, x, scratch, workers)
+    _lora(model, layer, lora, active, x, DOWN, workers)
     _leave(model, layer, FEED_FORWARD_NORM, lora, tokens, rooms)
 
 
@@ -211,25 +261,26 @@ def _end(model: Model, sample_rows: Array, lora: Lora, rooms: Workspace) -> None
     )
     if len(lora.slots):
         replace_norms(
-            rooms.sampled_normed, rooms.sampled_residual, sample_rows, lora.token_slot, 0, model.norm_kinds[LAST_NORM],
-            lora.floats, lora.vectors, model.eps, len(model.norm_bias) != 0,
+            rooms.sampled_normed, rooms.sampled_residual, sample_rows, lora.token_slot, 0,
+            model.norm_kinds[0, LAST_NORM], lora.floats, lora.vectors, model.eps, len(model.norm_bias) != 0,
         )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
 def forward(
     token_ids: Array, own_tokens: Array, own_embeddings: Array, sample_rows: Array, logits: Array, rooms: Workspace,
-    model: Model, sizes: Sizes, paged: Paged, lora: Lora,
+    model: Model, sizes: Sizes, paged: Paged, states: Array, lora: Lora,
 ) -> None:  # fmt: skip
     """token_ids [T] -> logits [R, V] of the tokens `sample_rows` [R]; keys and values of all tokens go to the cache.
 
-    The tokens `own_tokens` [n] have the embeddings [n, C] instead of the base's.
+    The tokens `own_tokens` [n] have the embeddings [n, C] instead of the base's. `states`: fields of
+    `delta_net/kernels/mix.py`, where layers are recurrent.
     """
     _embed(token_ids, own_tokens, own_embeddings, paged.positions, model, rooms.x)
     rooms.residual[:] = 0
     tokens = np.arange(len(token_ids))
     for layer in range(len(model.table)):
-        _apply_layer(layer, model, sizes, paged, lora, tokens, rooms)
+        _apply_layer(layer, model, sizes, paged, states, lora, tokens, rooms)
     if len(sample_rows):
         _end(model, sample_rows, lora, rooms)
         _multiply(model.head, rooms.sampled_normed, logits, rooms.scratch, paged.workers)

@@ -51,6 +51,10 @@ def _activate(x: Tensor, activation: Activation) -> Tensor:
     return plain.activate(x, activation)
 
 
+def _gate(x: Tensor, gates: Tensor) -> Tensor:
+    return activations.gate_by_sigmoid(x, gates) if x.shape[1] % LANES == 0 else plain.gate(x, gates)
+
+
 def _has_kernel(activation: Activation, size: int) -> bool:
     return activation in activations.CODES and size % LANES == 0
 
@@ -103,6 +107,7 @@ OPERATIONS: Final = Operations(
     replace_norms=replace_norms,
     multiply_gate=_multiply_gate,
     activate=_activate,
+    gate=_gate,
     norm=_norm,
     add_lora=add_lora,
     widen_logits=lambda logits, lora: logits.float(),

@@ -22,7 +22,7 @@ from ...kernels.cuda.sampling.layout import MOST_TOKENS
 from ..description.spec import Activation
 from . import plain
 from .operations import Casts, Operations
-from .plain import activate, layer_norm
+from .plain import activate, gate, layer_norm
 
 
 def _add_rms_norm_cast(
@@ -97,6 +97,7 @@ OPERATIONS: Final = Operations(
     norm=_norm,
     multiply_gate=_multiply_gate,
     activate=activate,
+    gate=gate,
     add_lora=_add_lora,
     widen_logits=_widen_logits,
     adapt_logits=_adapt_logits,

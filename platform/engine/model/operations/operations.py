@@ -63,6 +63,8 @@ class Operations:
     """(gate_up, activation): gate_up [T, 2 I], gate first -> activation(gate) * up [T, I]."""
     activate: Callable[[Tensor, Activation], Tensor]
     """(x, activation) -> activation(x) [T, I]."""
+    gate: Callable[[Tensor, Tensor], Tensor]
+    """(x, gates): x * sigmoid(gates), both [T, I] contiguous. May work in place."""
     add_lora: Callable[[Tensor, Tensor, LoraBatch, int, tuple[str, ...]], None]
     """(y, x, batch, layer, kinds): add the adapters' part to y [T, sum of the kinds' out_features], of x [T, in], in
     place."""

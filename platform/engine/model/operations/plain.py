@@ -39,3 +39,8 @@ def multiply_gate(gate_up: Tensor, activation: Activation) -> Tensor:
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """x [T, C], weight and bias [C] -> [T, C] in x's dtype, computed in float32."""
     return F.layer_norm(x.float(), weight.shape, weight.float(), bias.float(), eps).to(x.dtype)
+
+
+def gate(x: Tensor, gates: Tensor) -> Tensor:
+    """x * sigmoid(gates) in their dtype."""
+    return x * torch.sigmoid(gates)
