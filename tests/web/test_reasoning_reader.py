@@ -63,28 +63,6 @@ def test_every_cut_says_the_same(text: str, is_open: bool, expected: tuple[str, 
         assert read([text[:one], text[one:other], text[other:]], is_open) == expected, (one, other)
 
 
-HARMONY = "<|channel|>analysis<|message|>why<|end|><|start|>assistant"
-ANSWER = "<|channel|>final<|message|>"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (f"{HARMONY}{ANSWER}so", ("why", "so")),
-        (f"{ANSWER}so", ("", "so")),
-        (f"{ANSWER}", ("", "")),
-        ("so", ("", "so")),
-        ("<|channel|>fin", ("", "<|channel|>fin")),
-        (f"{HARMONY}<|channel|>commentary<|message|>First.<|end|><|start|>assistant{ANSWER}so",
-         ("why<|end|><|start|>assistant<|channel|>commentary<|message|>First.", "so")),
-        (f"{ANSWER}a {ANSWER}b", ("", f"a {ANSWER}b")),
-    ],
-)  # fmt: skip
-def test_harmony_marks_answers_without_reasoning_too(text: str, expected: tuple[str, str]) -> None:
-    for pieces in ([text], list(text), [text[:9], text[9:]]):
-        assert read(pieces, False, MARKS["harmony"]) == expected
-
-
 def test_what_can_be_told_is_told_at_once() -> None:
     reader = ReasoningReader(THINK, is_open=True)
     assert reader.push("so") == ("so", "") and reader.thinks and not reader.is_over

@@ -18,7 +18,17 @@ from loraplex.web.tool_calls.reader import MOST_HEAD, CallReader
 from loraplex.web.tool_calls.schema_check import fault_of_parameters
 
 NAMES: Final = {"f", "look_up"}
+
+
+def in_harmony(call: str) -> str:
+    said = json.loads(call)
+    indent = 2 if "\n" in call else None
+    arguments = json.dumps(said["arguments"], ensure_ascii=call.isascii(), indent=indent)
+    return f"<|channel|>commentary to=functions.{said['name']} <|constrain|>json<|message|>{arguments}"
+
+
 WRITTEN: Final = {
+    "harmony": lambda calls: "<|call|>".join(map(in_harmony, calls)),
     "hermes": lambda calls: "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls),
     "llama3_json": "; ".join,
     "mistral": lambda calls: f"[TOOL_CALLS] [{', '.join(calls)}]",
@@ -38,6 +48,11 @@ MARKS: Final = [
     "[TOOL_CALLS]",
     "<|python_tag|>",
     "<tool",
+    "<|channel|>commentary to=functions.f",
+    "<|channel|>",
+    "<|message|>",
+    "<|call|>",
+    "<|constrain|>json",
     "é😀",
     "null",
 ]
@@ -147,6 +162,27 @@ def test_no_cut_changes_what_is_read(style: str, text: str, places: list[int], c
         ("mistral", 'Well.[TOOL_CALLS][{"name":"f","arguments":{},"id":"123456789"}]', "Well.", [("f", "{}")]),
         ("mistral", '[TOOL_CALLS] [{"name":"f"}, oops]', ", oops]", [("f", "{}")]),
         (
+            "harmony",
+            'Well.<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": "<|call|>"}<|call|>',
+            "Well.",
+            [("f", '{"a": "<|call|>"}')],
+        ),
+        ("harmony", "<|channel|>commentary to=functions.f<|message|> {}\n", "", [("f", "{}")]),
+        ("harmony", "<|channel|>commentary to=functions.f code<|message|>{} so", "so", [("f", "{}")]),
+        *[
+            ("harmony", text, text, [])
+            for text in (
+                "<|channel|>commentary to=functions.g <|constrain|>json<|message|>{}<|call|>",
+                "<|channel|>commentary to=functions.f <|constrain|>json<|message|>[1]<|call|>",
+                '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": }<|call|>',
+                "<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
+                "<|channel|>commentary to=browser.open<|message|>{}<|call|>",
+                "<|channel|>commentary to=functions.<|message|>{}<|call|>",
+                f"<|channel|>commentary to=functions.f {'x' * 80}<|message|>{{}}<|call|>",
+                f"<|channel|>commentary to=functions.{'f' * 300}<|message|>{{}}<|call|>",
+            )
+        ],
+        (
             "mistral",
             '[TOOL_CALLS][{"name":"f"} , {"arguments": {[TOOL_CALLS][{"name":"f"}]}}]',
             ', {"arguments": {[TOOL_CALLS][{"name":"f"}]}}]',
@@ -196,6 +232,7 @@ def test_a_demanded_call_that_is_cut_leaves_no_words(style: str, eager: bool) ->
         ("hermes", " " * 8, ""),
         ("mistral", '[TOOL_CALLS][{"name": "f"}, {"arguments": {', "}]}"),
         ("llama3_json", '<|python_tag|>{"name": "f"}; {"arguments": {', "}}"),
+        ("harmony", '<|channel|>commentary to=functions.f<|message|>{"a": {', "}}"),
     ],
 )
 def test_time_grows_with_the_text(style: str, unit: str, end: str) -> None:
@@ -230,6 +267,8 @@ def test_a_stream_holds_back_no_more_than_its_bound() -> None:
         ("[AVAILABLE_TOOLS] [TOOL_CALLS] [{{ call.function | tojson }}]", "mistral"),
         ("[TOOL_CALLS]{{ name }}[ARGS]{{ arguments }}", None),
         ("[TOOL_CALLS] or <tool_call> with arguments", None),
+        ("<|start|>assistant to=functions.{{ name }}<|channel|>commentary json<|message|>{}<|call|>", "harmony"),
+        ("<|start|>assistant<|channel|>final<|message|>", None),
         ("{{ messages }}", None),
     ],
 )
@@ -296,13 +335,14 @@ def test_grammars(checkpoint: Path, style: str, own_tokens: bool, single: bool) 
 
     demand = demanded(taught, TOOLS, single, tokenizer.ids.get)
     verdicts = {good: True, both: several, "": False, "Hm": False, good + "!": False, good.replace("1", '"x"'): False}
-    verdicts[good.replace('"f"', '"g"')] = verdicts[good.replace('"a": 1', '"a":  1')] = False
+    other = good.replace('"f"', '"g"').replace("functions.f", "functions.g")
+    verdicts[other] = verdicts[good.replace('"a": 1', '"a":  1')] = False
     assert {text: tokenizer.takes(demand, text) for text in verdicts} == verdicts
 
     free = allowed(taught, TOOLS, single, tokenizer.ids.get, None)
     before = "" if taught.bare else "Hm. "
     verdicts = {"": True, "Hm <tool {}": True, before + good: True, before + both: several}
-    verdicts |= {before + good.replace("1", '"x"'): False, before + good.replace('"f"', '"g"'): False}
+    verdicts |= {before + good.replace("1", '"x"'): False, before + other: False}
     assert {text: tokenizer.takes(free, text) for text in verdicts} == verdicts
 
     formed = allowed(taught, TOOLS, single, tokenizer.ids.get, SMALL | {"x-guidance": {"coerce_one_of": True}})

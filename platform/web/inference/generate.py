@@ -40,7 +40,7 @@ async def generate(
     await ensure_known(inference.reconciler, spec.served)
     check_invocation(spec)
     _reserve(inference, caller, spec, admission)
-    params, end_token_id = _ending(spec)
+    params, end_token_ids = _ending(spec)
     label, words = _label(inference, caller, spec, request_id), _explain(inference, caller, spec)
     generations = [
         Generation(
@@ -51,7 +51,7 @@ async def generate(
             label=label,
             explain=words,
             first_index=number * params.n,
-            end_token_id=end_token_id,
+            end_token_ids=end_token_ids,
             shown_tokens=spec.shown_tokens,
             on_end=on_end,
             tracing=inference.tracing,
@@ -72,12 +72,14 @@ def _reserve(inference: Inference, caller: Caller, spec: GenerationSpec, admissi
     admission.reserve(account_of(caller.tenant, caller.actor, digests, inference.settings.base_name), tokens)
 
 
-def _ending(spec: GenerationSpec) -> tuple[SamplingParams, int | None]:
-    """The parameters with the adapter's own end token among them, and that token where the client did not name it."""
-    params, end = spec.params, spec.served.text_processor.end_token_id
-    if spec.pooling is not None or end is None or params.ignore_eos or end in params.stop_token_ids:
-        return params, None
-    return msgspec.structs.replace(params, stop_token_ids=[*params.stop_token_ids, end]), end
+def _ending(spec: GenerationSpec) -> tuple[SamplingParams, frozenset[int]]:
+    """The parameters with the model's own end tokens among them, and those that the client did not name."""
+    params = spec.params
+    if spec.pooling is not None or params.ignore_eos:
+        return params, frozenset()
+    ends = spec.served.text_processor.end_token_ids - set(params.stop_token_ids)
+    named = [*params.stop_token_ids, *sorted(ends)]
+    return msgspec.structs.replace(params, stop_token_ids=named) if ends else params, ends
 
 
 def _requests(caller: Caller, spec: GenerationSpec, params: SamplingParams) -> list[GenerateRequest]:

@@ -47,7 +47,7 @@ class Generation:
     """`deltas()` once; closing it early aborts the request in the engine. `first_index` is added to choice numbers.
 
     `label` is for metrics; `explain` puts the engine's refusal into words.
-    `end_token_id` is a stop token that the client did not ask for: it ends a choice as the end of the sequence does.
+    `end_token_ids` are stop tokens that the client did not ask for: they end a choice as the end of the sequence does.
     `shown_tokens` are special ones that the text has in any case.
     """
 
@@ -60,7 +60,7 @@ class Generation:
         label: RequestLabel,
         explain: Explain = from_engine,
         first_index: int = 0,
-        end_token_id: int | None = None,
+        end_token_ids: Collection[int] = (),
         shown_tokens: Collection[int] = (),
         on_end: OnEnd | None = None,
         tracing: Tracing | None = None,
@@ -69,7 +69,7 @@ class Generation:
         self._request = request
         self._explain = explain
         self._first_index = first_index
-        self._end_token_id = end_token_id
+        self._end_token_ids = end_token_ids
         self._on_end, self._tracing = on_end, tracing
         self.text_processor = text_processor
         self._timer = RequestTimer(metrics, label, request)
@@ -150,7 +150,7 @@ class Generation:
             raise _cut_short(tokens.finish_reason)
         elif tokens.finish_reason is not None:
             delta.finish_reason = tokens.finish_reason.value
-            delta.stop_reason = None if tokens.stop_reason == self._end_token_id else tokens.stop_reason
+            delta.stop_reason = None if tokens.stop_reason in self._end_token_ids else tokens.stop_reason
         if delta.finish_reason is not None:
             del self._choices[tokens.index]
             self._timer.finish(delta.finish_reason)

@@ -11,7 +11,7 @@ from ..inference.spec import check_chars
 from ..settings.settings import Settings
 from ..text.text_processor import Template, TextProcessor
 from .schemas import ChatMessage, ChatRequest, CompletionRequest
-from .tools.tool_messages import not_told, plain_calls, with_names_of_chance
+from .tools.tool_messages import as_written, not_told, plain_calls, with_names_of_chance
 from .tools.tools import FunctionDefinition, Tool, demands_call, offered_tools
 
 SYSTEM = ("system", "developer")
@@ -79,7 +79,7 @@ async def _rendered(
     say in a text, or fail on it. Raises TemplateFailure."""
     failure, text = None, ""
     try:
-        text = await template.render(messages, *rest)
+        text = await template.render(as_written(messages, template.source), *rest)
     except TemplateFailure as error:
         failure = error
     if failure is None and all(it["content"].strip() in text for it in messages if it["role"] == "user"):
@@ -87,7 +87,7 @@ async def _rendered(
     in_parts = _in_parts(messages, chat)
     parts = [part for message in in_parts if message["role"] == "user" for part in message["content"]]
     try:
-        other = await template.render(in_parts, *rest)
+        other = await template.render(as_written(in_parts, template.source), *rest)
     except TemplateFailure:
         other = ""
     # One that cuts or changes a text would write the list itself down.

@@ -8,8 +8,9 @@ from typing import Final, Literal, get_args
 class Marks:
     opening: str
     closing: str
-    answer: str = ""
-    """Stands before an answer without reasoning, and is no part of it. It also ends the closing."""
+    in_channels: bool = False
+    """An answer has messages in channels, of which some are reasoning: ChannelReader tells them apart. `closing` stands
+    before the last one."""
 
     def are_open(self, prompt: str) -> bool:
         """Whether a prompt ends with the opening, so that the answer begins within the reasoning."""
@@ -22,11 +23,10 @@ class Marks:
 
 ReasoningParser = Literal["auto", "none", "think", "mistral", "harmony"]
 PARSERS: Final[tuple[str, ...]] = get_args(ReasoningParser)
-FINAL: Final = "<|channel|>final<|message|>"
 MARKS: Final = {
     "think": Marks("<think>", "</think>"),
     "mistral": Marks("[THINK]", "[/THINK]"),
-    "harmony": Marks("<|channel|>analysis<|message|>", f"<|end|><|start|>assistant{FINAL}", FINAL),
+    "harmony": Marks("<|channel|>analysis<|message|>", "<|channel|>final<|message|>", in_channels=True),
 }
 AUTO: Final = "auto"
 
@@ -35,5 +35,5 @@ def marks_of(parser: str, template: str) -> Marks | None:
     """Those of this name; with auto the only ones whose end is in the chat template; None: nothing is looked for."""
     if parser != AUTO:
         return MARKS.get(parser)
-    matching = [marks for marks in MARKS.values() if (marks.answer or marks.closing) in template]
+    matching = [marks for marks in MARKS.values() if marks.closing in template]
     return matching[0] if len(matching) == 1 else None

@@ -49,20 +49,15 @@ class ReasoningReader:
 
     def _decide(self, text: str) -> str:
         """What is to be read, once that has shown."""
-        opening, answer = self.marks.opening, self.marks.answer
+        opening = self.marks.opening
         self._undecided.append(text)
         self._visible += text if self._visible else text.lstrip()
         is_opening = self._visible.startswith(opening)
-        is_answer = bool(answer) and not self._is_open and self._visible.startswith(answer)
-        is_either = is_opening or is_answer
-        if not is_either and any(mark.startswith(self._visible) for mark in (opening, answer)):
+        if opening.startswith(self._visible) and not is_opening:
             return text
-        self._is_decided, self._has_begun = True, not (is_either or self._is_open)
-        self.thinks = self.thought = is_opening or (self._is_open and not is_answer)
-        if self.thinks:
-            rest = self._visible.removeprefix(opening)
-        else:
-            rest = self._visible.removeprefix(answer) if is_answer else "".join(self._undecided)
+        self._is_decided, self._has_begun = True, not (is_opening or self._is_open)
+        self.thinks = self.thought = is_opening or self._is_open
+        rest = self._visible.removeprefix(opening) if self.thinks else "".join(self._undecided)
         self._visible = ""
         return rest
 
@@ -89,16 +84,17 @@ class ReasoningReader:
         return text
 
 
-def tokens_until(mark: str, token_ids: Sequence[int], tokenizer: Tokenizer) -> int:
-    """How many tokens it takes until their text has the mark; all of them where it never has. Most models have a token
-    for it, so that nothing need be decoded."""
+def tokens_until(mark: str, token_ids: Sequence[int], tokenizer: Tokenizer, count: int = 1) -> int:
+    """How many tokens it takes until their text has the mark `count` times; all of them where it never has. Most models
+    have a token for it, so that nothing need be decoded."""
     token = tokenizer.token_id(mark)
-    if token is not None and token in token_ids:
-        return token_ids.index(token) + 1
+    places = [place for place, one in enumerate(token_ids) if one == token]
+    if len(places) >= count:
+        return places[count - 1] + 1
     low, high = 0, len(token_ids)
     while low < high:
         middle = (low + high) // 2
-        if mark in tokenizer.decode(list(token_ids[:middle]), skip_special_tokens=False):
+        if tokenizer.decode(list(token_ids[:middle]), skip_special_tokens=False).count(mark) >= count:
             high = middle
         else:
             low = middle + 1

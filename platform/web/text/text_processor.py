@@ -13,6 +13,7 @@ from ..chat_templates.job import RenderJob
 from ..chat_templates.pool import TemplateWorkers
 from ..http.off_loop import INLINE_CHARS, off_loop
 from ..reasoning.marks import Marks, marks_of
+from ..tool_calls.formats.harmony import ENDS, HARMONY
 from ..tool_calls.formats.known import AUTO, style_of
 from ..tool_calls.formats.style import Style
 from .token_text import TokenText
@@ -56,6 +57,17 @@ class TextProcessor:
     def reasoning_marks(self) -> Marks | None:
         """The marks around the model's reasoning; None: reasoning is not told apart."""
         return marks_of(self.reasoning_parser, "" if self.template is None else self.template.source)
+
+    @property
+    def end_token_ids(self) -> frozenset[int]:
+        """Tokens that end answers besides those that the engine knows: of the adapter's own tokenizer, and of a format
+        whose marks do, wherever the checkpoint does not say so."""
+        own = frozenset[int]() if self.end_token_id is None else frozenset([self.end_token_id])
+        in_channels = self.reasoning_marks is not None and self.reasoning_marks.in_channels
+        if not (in_channels or self.tool_style is HARMONY):
+            return own
+        ends = (self.tokenizer.token_id(mark) for mark in ENDS)
+        return own | {end for end in ends if end is not None and end in self.tokenizer.special_ids}
 
     @property
     def tool_style(self) -> Style | None:

@@ -1,6 +1,7 @@
 """Grammars, in llguidance's dialect of Lark, of answers that call tools as the schemas of these say."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -43,11 +44,26 @@ def allowed(
         start = "start: calls | PLAIN?" + ("" if token is None else f" | PLAIN? <[{token}]> run")
         plain = r"PLAIN: /[ \t\r\n]*[^ \t\r\n{](.|\n)*/"
         return _grammar(f"{start}\n{plain}", style, tools, single, token_of)
+    if token is None and any(token_of(mark) is not None for mark in style.marks):
+        return _grammar(_among_marks(style, token_of), style, tools, single, token_of)
     leads = ["trigger"] if token is None else ["trigger", f"TEXT <[{token}]>"]
     once = single or style.next_run is None
     start = "start: TEXT | lead run" if once else "start: (lead run)* TEXT"
     rules = [start, "lead: " + " | ".join(leads), f"trigger[lazy]: TEXT {_text(style.opening)}"]
     return _grammar("\n".join(rules), style, tools, single, token_of, text=True)
+
+
+def _among_marks(style: Style, token_of: TokenOf) -> str:
+    """`start` of words and marks. What names who is called stands at the beginning of a call alone."""
+    marks = [token for token in map(token_of, style.marks) if token is not None]
+    called = re.escape(style.opening.rpartition(" ")[2])
+    rules = [
+        "start: WORDS part* | WORDS part* lead run",
+        "part: (" + " | ".join(f"<[{mark}]>" for mark in marks) + ") WORDS",
+        f"lead: {_written(style.opening, style, token_of)}",
+        rf"WORDS: /(.|\n)*/ & ~/(.|\n)*{called}(.|\n)*/",
+    ]
+    return "\n".join(rules)
 
 
 def _grammar(
@@ -61,7 +77,7 @@ def _grammar(
 ) -> str:
     """`start` and the rules it may use: calls (of one run or more), run (what follows an opening), TEXT. `options`: of
     the JSON in calls."""
-    opening, closing = (_marker(marker, token_of) for marker in (style.opening, style.closing))
+    opening, closing = (_written(marker, style, token_of) for marker in (style.opening, style.closing))
     several = not single and style.several
     more = f" ({_text(style.between)} call)*" if several and style.next_run is None else ""
     opened = "run" if style.bare else f"{opening} run"
@@ -72,16 +88,15 @@ def _grammar(
         f"calls: {opened}{again}",
         f"run: {_text(style.before)} call{more} {_text(style.after)} {closing}",
         "call: " + " | ".join(f"tool_{number}" for number in range(len(tools))),
-        *(_tool(number, tool, style.arguments, options) for number, tool in enumerate(tools)),
+        *(_tool(number, tool, style, token_of, options) for number, tool in enumerate(tools)),
     ]
     return "\n".join(rule.rstrip() for rule in rules)
 
 
-def _tool(number: int, tool: EnforcedTool, member: str, options: Mapping[str, Any]) -> str:
+def _tool(number: int, tool: EnforcedTool, style: Style, token_of: TokenOf, options: Mapping[str, Any] = SPACED) -> str:
     """A rule on a line of its own: errors name the line."""
-    # In the pieces that JSON has as well: the text of an answer in JSON may begin alike.
-    pieces = ("{", '"name"', ": ", json.dumps(tool.name), ", ", f'"{member}"', ": ")
-    return f'tool_{number}: {" ".join(map(_text, pieces))} {_json(tool.schema, options)} "}}"'
+    pieces = [_written(piece, style, token_of) for piece in style.call_pieces(tool.name, style.arguments)]
+    return f"tool_{number}: {' '.join(pieces)} {_json(tool.schema, options)} {_text(style.call_end)}"
 
 
 def _json(schema: dict[str, Any], options: Mapping[str, Any] = SPACED) -> str:
@@ -89,9 +104,15 @@ def _json(schema: dict[str, Any], options: Mapping[str, Any] = SPACED) -> str:
     return "%json " + json.dumps({**schema, "x-guidance": dict(options)})
 
 
-def _marker(marker: str, token_of: TokenOf) -> str:
-    token = token_of(marker) if marker else None
-    return _text(marker) if token is None else f"<[{token}]>"
+def _written(text: str, style: Style, token_of: TokenOf) -> str:
+    """Markers in it as the tokens that they are, where the tokenizer has them."""
+    found = "|".join(map(re.escape, style.markers))
+    return " ".join(_marker(piece, style, token_of) for piece in re.split(f"({found})", text) if piece)
+
+
+def _marker(piece: str, style: Style, token_of: TokenOf) -> str:
+    token = token_of(piece) if piece in style.markers else None
+    return _text(piece) if token is None else f"<[{token}]>"
 
 
 def _text(text: str) -> str:

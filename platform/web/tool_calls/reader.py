@@ -6,7 +6,6 @@ from typing import Final
 from .characters import PLAIN, SPACE, Characters, NotACall, beginning_at_end, parsed
 from .events import Arguments, Begun, Event, Words
 from .formats.style import Style
-from .json_call import read_call
 
 MOST_HEAD: Final = 1 << 16
 """Characters that are held back of what may become a call, in a stream."""
@@ -115,7 +114,7 @@ class CallReader:
         """A run, whose beginning is `raw`."""
         self._raw, self._held, self._run_has_call, self._in_call = [raw], len(raw), False, False
         characters = Characters()
-        self._run = self._style.read(characters, lambda: read_call(characters, self))
+        self._run = self._style.read(characters, lambda: self._style.call(characters, self))
         self._takes_runs = next(self._run)
 
     def _in_run(self, text: str) -> str:

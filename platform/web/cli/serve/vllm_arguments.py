@@ -19,8 +19,8 @@ RENAMED: Final[Mapping[str, str]] = {
 VALUES: Final[Mapping[str, Mapping[str, str]]] = {
     **engine.VALUES,
     "log_level": {"trace": "debug", "critical": "error"},
-    "tool_call_parser": {"qwen": "hermes", "llama4_json": "llama3_json"},
-    "reasoning_parser": {"deepseek_r1": "think", "qwen3": "think"},
+    "tool_call_parser": {"qwen": "hermes", "llama4_json": "llama3_json", "openai": "harmony"},
+    "reasoning_parser": {"deepseek_r1": "think", "qwen3": "think", "openai_gptoss": "harmony"},
 }
 SHORT: Final[Mapping[str, str]] = {
     "q": "quantization",

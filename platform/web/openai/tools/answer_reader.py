@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from ...inference.generation import Completion, Delta
 from ...quotas.meters import Usage
 from ...tool_calls.events import Event
-from .choice_reader import ChoiceReader
+from ...tool_calls.formats.harmony import HARMONY
+from .choice_reader import ChannelChoice, ChoiceReader
 from .reasoning_use import ReasoningUse
 from .tool_use import ToolUse
 
@@ -28,9 +29,12 @@ class Reading:
         uses = [use for use in (self.reasoning, self.tools) if use is not None]
         return frozenset[int]().union(*(use.markers for use in uses))
 
-    def reader(self, eager: bool) -> ChoiceReader:
+    def reader(self, eager: bool) -> ChoiceReader | ChannelChoice:
         """Of one choice. `eager`: of a stream."""
-        return ChoiceReader(self.reasoning, None if self.tools is None else self.tools.reader(eager))
+        calls = None if self.tools is None else self.tools.reader(eager)
+        if self.reasoning is not None and self.reasoning.marks.in_channels:
+            return ChannelChoice(self.reasoning, calls, self.tools is not None and self.tools.style is HARMONY)
+        return ChoiceReader(self.reasoning, calls)
 
 
 class AnswerReader:
@@ -38,7 +42,7 @@ class AnswerReader:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._readers: dict[int, ChoiceReader] = {}
+        self._readers: dict[int, ChoiceReader | ChannelChoice] = {}
 
     @property
     def speaks(self) -> bool:

@@ -8,6 +8,7 @@ from loraplex.engine.text.tokenizer import Tokenizer
 from ...reasoning.marks import Marks
 from ...reasoning.prompt_end import prompt_end
 from ...text.text_processor import TextProcessor
+from ...tool_calls.formats.harmony import HARMONY
 from ..schemas import ChatMessage, ChatRequest
 
 
@@ -22,7 +23,7 @@ class ReasoningUse:
     @property
     def markers(self) -> frozenset[int]:
         """Special tokens that must be seen in the text."""
-        text = self.marks.opening + self.marks.closing + self.marks.answer
+        text = self.marks.opening + self.marks.closing + ("".join(HARMONY.marks) if self.marks.in_channels else "")
         return frozenset(self.tokenizer.encode(text, add_special_tokens=False)) & self.tokenizer.special_ids
 
 

@@ -1,7 +1,7 @@
 """Calls in an assistant's message as chat templates want them, and what shows whether a template tells of tools."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +27,44 @@ def plain_calls(calls: list[ToolCall], path: str, source: str, call_id: Callable
     ]
 
 
+def as_written(messages: list[dict[str, Any]], source: str) -> list[dict[str, Any]]:
+    """Messages for a template (`source`) that shows the first call of a message alone, and takes a result for that of
+    the call before it: each call apart, its result behind it. Other templates get them as they are."""
+    if FIRST_ALONE not in source:
+        return messages
+    ordered, at = list[dict[str, Any]](), 0
+    while at < len(messages):
+        message, results = messages[at], list[dict[str, Any]]()
+        at += 1
+        while "tool_calls" in message and at < len(messages) and messages[at]["role"] == "tool":
+            results.append(messages[at])
+            at += 1
+        ordered += _apart(message, results, source) if "tool_calls" in message else [message]
+    return ordered
+
+
+def _apart(message: dict[str, Any], results: list[dict[str, Any]], source: str) -> Iterator[dict[str, Any]]:
+    """Each call of the message with its result; then the other results."""
+    places = {result.get("tool_call_id"): place for place, result in reversed([*enumerate(results)])}
+    own, told = _with_thinking(message) if THINKING in source else message, set[int]()
+    for call in message["tool_calls"]:
+        yield own | {"tool_calls": [call]}
+        own, place = {"role": "assistant", "content": ""}, places.pop(call["id"], None)
+        if place is not None:
+            told.add(place)
+            yield results[place]
+    yield from (result for place, result in enumerate(results) if place not in told)
+
+
+def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
+    """Reasoning by the name that the template has for it. Beside calls it shows words as reasoning too, and refuses
+    both."""
+    content = message["content"]
+    words = content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    return message | {"content": "", "thinking": "\n".join(filter(None, (thought, words)))} if thought else message
+
+
 def with_names_of_chance(tools: Sequence[Tool]) -> list[Tool]:
     """The same tools by names that stand in a prompt only if the template was told of them; `a` stands in any."""
     names = (f"tool_{secrets.token_hex(8)}" for _ in tools)
@@ -39,6 +77,8 @@ def not_told(tools: Sequence[Tool]) -> ApiError:
     return invalid(f"{fault} and cannot choose. {REMEDY} {OTHER_CHOICE}", "tools", "tools_not_in_template")
 
 
+FIRST_ALONE: Final = "message.tool_calls[0]"
+THINKING: Final = "message.thinking"
 REMEDY: Final = (
     "Give the adapter a chat template with tools, in its serving profile (chat_template) or its own files; the "
     "operator can allow both with adapter_tokenizers. Or use a model that has one."

@@ -2,14 +2,15 @@
 
 from typing import Final, Literal, get_args
 
+from .harmony import HARMONY
 from .hermes import HERMES
 from .llama3_json import LLAMA3_JSON
 from .mistral import MISTRAL
 from .style import Style
 
-ToolCallParser = Literal["auto", "hermes", "llama3_json", "mistral"]
+ToolCallParser = Literal["auto", "hermes", "llama3_json", "mistral", "harmony"]
 PARSERS: Final[tuple[str, ...]] = get_args(ToolCallParser)
-STYLES: Final = {style.name: style for style in (HERMES, LLAMA3_JSON, MISTRAL)}
+STYLES: Final = {style.name: style for style in (HERMES, LLAMA3_JSON, MISTRAL, HARMONY)}
 AUTO: Final = "auto"
 
 
