@@ -6,11 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
 
-SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
-"""Bytes that the programs of one multiprocessor share."""
+from loraplex.quant.kernels.cuda import card
+from tests.cards import CARDS
+
+MATRIX_UNITS = dict.fromkeys(CARDS, "mma.sync") | {90: "wgmma.mma_async", 100: "tcgen05.mma"}
 
 
 class AbsentDevice(NamedTuple):
@@ -28,14 +32,32 @@ class AbsentDevice(NamedTuple):
         return 0
 
 
+def compile_for(architecture: int) -> None:
+    """Launches are now those for a card of that architecture, in a test that has called `restore_device`."""
+    driver.set_active(AbsentDevice(architecture))
+    setattr(card, "INTERPRETER", CARDS[architecture])  # noqa: B010
+
+
+def restore_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the test."""
+    monkeypatch.setattr(driver, "_active", None)
+    monkeypatch.setattr(card, "INTERPRETER", card.INTERPRETER)
+
+
 class CompileOnly:
-    """A kernel that is compiled where it would be launched."""
+    """A kernel that is compiled where it would be launched, and starts there: it takes no more shared memory than a
+    program may have."""
 
     def __init__(self, kernel: Any) -> None:
         self.kernel, self.compiled = kernel, []
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        return lambda *arguments, **named: self.compiled.append(self.kernel.warmup(*arguments, grid=grid, **named))
+        def compile_it(*arguments: Any, **named: Any) -> None:
+            compiled = self.kernel.warmup(*arguments, grid=grid, **named)
+            assert compiled.metadata.shared <= CARDS[compiled.metadata.target.arch].shared_memory
+            self.compiled.append(compiled)
+
+        return compile_it
 
 
 def resources(binary: bytes, folder: Path) -> dict[str, int]:

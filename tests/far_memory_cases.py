@@ -42,6 +42,7 @@ from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.dequantize import dequantize
 from loraplex.quant.kernels.cuda.layout import INTEGER8, TILE_ORDER
 from loraplex.quant.kernels.cuda.tiles import PANEL
+from tests.cards import use_processors
 from tests.engine.attention.shapes import alike
 from tests.lora.signatures import KINDS, row_shapes
 from tests.triton_interpreter import one_patch_a_module, rounding
@@ -301,7 +302,7 @@ def test_embeddings_of_adapters(token: int) -> None:
 
 
 def test_logits_of_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_logits, "ROW_PROGRAMS", 2)
+    use_processors(monkeypatch, 2)
     width, kind = 1 << 12, KINDS.index("lm_head")
     adapters = Adapters(rows_of(width), {})
     row = give_row(adapters, kind, width - 1)

@@ -23,6 +23,7 @@ from loraplex.engine.batch import Batch
 from loraplex.engine.delta_net.cuda import CudaDeltaNet
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
+from tests.cards import CARDS
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .tiny import TINY, beside, tiny_stage
@@ -118,8 +119,8 @@ def test_one_long_context_is_what_decodes_share_out() -> None:
     batch = attention.one_long(paged.step(tiny_stage(), blocks, 1, length), length, FULL.long)
     lengths = batch.context_lengths
     assert lengths[0] == FULL.long and lengths.max() > 8 * lengths[1:].max()
-    assert is_uneven(int(lengths.max()), int(lengths.sum()), FULL.kv_heads)
-    whole, shared = (count_spare(sequences, FULL.kv_heads, FULL.long, uneven) for uneven in (False, True))
+    assert is_uneven(int(lengths.max()), int(lengths.sum()), FULL.kv_heads, CARDS[90])
+    whole, shared = (count_spare(sequences, FULL.kv_heads, FULL.long, uneven, CARDS[90]) for uneven in (False, True))
     assert whole == 0 < shared
     short = batch.block_tables[1:, : int(lengths[1]) // paged.BLOCK]
     assert len({*batch.block_tables[0].tolist(), *short.flatten().tolist()}) == int(lengths.sum()) // paged.BLOCK

@@ -12,7 +12,6 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from loraplex.engine.attention.cuda import CudaAttention
-from loraplex.engine.attention.kernels.cuda import launch
 from loraplex.engine.delta_net.cuda import CudaDeltaNet
 from loraplex.engine.device import cuda_stream
 from loraplex.engine.device.device import choose_device
@@ -26,6 +25,7 @@ from loraplex.engine.startup.cuda_build import build_cuda_runner
 from loraplex.engine.startup.kv_cache_size import state_layers
 from loraplex.lora.residency.pool import AdapterPool
 from tests.ahead_of_time import AbsentDevice
+from tests.cards import CARDS, use_card
 from tests.checkpoints import make_checkpoint
 
 from .attention.shapes import alike
@@ -64,7 +64,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
     monkeypatch.setattr(driver, "_active", AbsentDevice(90))
     # A device of its own: kernels that other tests have compiled for this architecture would be launched.
     monkeypatch.setattr(AbsentDevice, "get_current_device", lambda device: -1)
-    monkeypatch.setattr(launch, "can_chain", lambda device: True)
+    use_card(monkeypatch, CARDS[90])
     monkeypatch.setattr(JITFunction, "_do_compile", lambda kernel, key, *rest: found.add((kernel.__name__, key)))
     return found
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from loraplex.quant.kernels.cuda import decode, layout
+from loraplex.quant.kernels.cuda.card import Card
 from loraplex.quant.kernels.cuda.tiles import (
     DENSE_ROWS,
     LEAST_SPLIT_RUNS,
@@ -20,6 +21,7 @@ from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.linears.scheme import LinearMethod
 from loraplex.quant.linears.torch_linear import TorchLinear
 from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
+from tests.cards import CARDS
 
 from .kernels.weights import random_float8, random_integers
 
@@ -79,13 +81,16 @@ def test_runs_end_where_groups_do() -> None:
 @pytest.mark.parametrize("rows", [1, 16, 17, 64, 65, DENSE_ROWS])
 @pytest.mark.parametrize("outputs", [1, 1024, 6144, 28672, 152064])
 @pytest.mark.parametrize("runs", [1, 7, 32, 112])
-def test_no_split_is_empty_and_few_tiles_are_split(rows: int, outputs: int, runs: int) -> None:
-    split, tile = count_split_runs(outputs, rows, runs), choose_tile(rows)
+@pytest.mark.parametrize("card", CARDS.values(), ids=lambda card: card.name)
+def test_no_split_is_empty_and_few_tiles_are_split(rows: int, outputs: int, runs: int, card: Card) -> None:
+    split, tile = count_split_runs(outputs, rows, runs, 64, card), choose_tile(rows)
+    programs = card.processors * min(tile.programs, card.resident(tile.shared_bytes(64)))
+    assert programs >= 2 * card.processors
     splits = -(-runs // split)
     tiles = -(-outputs // PANEL) * -(-rows // tile.rows)
     assert (splits - 1) * split < runs <= splits * split and splits <= MOST_SPLITS
-    assert splits == 1 or (splits * tiles <= tile.programs and split >= LEAST_SPLIT_RUNS)
-    assert splits > 1 or tiles > tile.programs // 2 or runs < 2 * LEAST_SPLIT_RUNS
+    assert splits == 1 or (splits * tiles <= programs and split >= LEAST_SPLIT_RUNS)
+    assert splits > 1 or tiles > programs // 2 or runs < 2 * LEAST_SPLIT_RUNS
 
 
 def test_kernels_and_layout_agree_on_the_formats() -> None:

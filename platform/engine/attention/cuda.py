@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from loraplex.lora.apply.batch import LoraBatch
+from loraplex.quant.kernels.cuda.card import find_card
 
 from ..batch import Batch
 from ..kv_cache.block_pool import PADDING_BLOCK
@@ -142,7 +143,7 @@ class CudaAttention:
         return plan_attend(layer, tokens, sequences, self.num_heads, blocks, uneven).cuts
 
     def is_uneven(self, lengths: np.ndarray) -> bool:
-        return is_uneven(int(lengths.max()), int(lengths.sum()), self.num_kv_heads)
+        return is_uneven(int(lengths.max()), int(lengths.sum()), self.num_kv_heads, find_card(self._key.device))
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for source, destination in pairs:

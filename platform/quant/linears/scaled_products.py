@@ -5,8 +5,8 @@ from typing import Final
 
 import torch
 
-LEAST_CAPABILITY: Final = (8, 9)
-"""The first with float8 matrix units."""
+from ..kernels.cuda.card import find_card
+
 MULTIPLE: Final = 16
 """Inputs and outputs of a scaled product come in multiples of this."""
 TRIED_ROWS: Final = (1, 3, 17)
@@ -15,7 +15,7 @@ TRIED_ROWS: Final = (1, 3, 17)
 @cache
 def multiplies_rows(device: torch.device) -> bool:
     """Tried, not looked up: builds of torch differ in the devices, and in the numbers of rows, that they do it for."""
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
+    if device.type == "cuda" and not find_card(device).has_float8:
         return False
     try:
         return all(_is_right(rows, device) for rows in TRIED_ROWS)

@@ -15,6 +15,7 @@ from loraplex.engine.attention.backend import Rotary
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.eight_bits import LARGEST, quantize
 from loraplex.engine.attention.kernels.cuda import launch
+from tests.cards import CARDS, use_card, use_processors
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .paged_cases import (
@@ -120,8 +121,8 @@ def test_decodes_share_out_what_all_of_them_see(
 def test_where_sequences_fill_the_device_keys_are_cut_for_one_long_context_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("MANY_PROGRAMS", "ENOUGH_PROGRAMS"):
-        monkeypatch.setattr(f"loraplex.engine.attention.kernels.cuda.tiles.{name}", 4)
+    use_processors(monkeypatch, 2)
+    monkeypatch.setattr("loraplex.engine.attention.kernels.cuda.tiles.MANY_PROGRAMS", 4)
     backends = make_backends((2, 1))
     batch = fill_both(*backends, [(3, 1), (2100, 1), (40, 1), (7, 1)])
     assert backends[0].is_uneven(batch.context_lengths.numpy())
@@ -156,8 +157,11 @@ def test_more_sequences_than_one_look_finds(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("sequences", "without_tokens"), [(DECODES, 1), (MIXED, 1), (LONG, 3)], ids=["decodes", "mixed", "shared out"]
 )
-def test_padding_is_left_alone(sequences: list[tuple[int, int]], without_tokens: int) -> None:
+def test_padding_is_left_alone(
+    sequences: list[tuple[int, int]], without_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two sequences of one token and no context, some of no token, and three rows of no sequence."""
+    use_card(monkeypatch, CARDS[80])
     backends = make_backends((7, 1))
     batch = fill_both(*backends, sequences)
     padded, tokens = pad(batch, empty_contexts=2, without_tokens=without_tokens, rows=3), len(batch.positions)
@@ -195,6 +199,7 @@ def test_a_captured_launch_is_right_for_any_contexts(cache: torch.dtype, monkeyp
 def test_a_captured_decode_is_right_for_any_contexts(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured with short ones, of which none is cut; replayed with long ones and with padding. Behind its tensors lies
     what a larger step left there."""
+    use_card(monkeypatch, CARDS[80])
     backends = make_backends((2, 1), window=window)
     captured = widen_table(fill_both(*backends, [(0, 1), (3, 1), (7, 1), (1500, 1)]), BLOCKS)
     captured = replace(captured, query_starts=captured.query_starts[:4], context_lengths=captured.context_lengths[:3])

@@ -7,6 +7,7 @@ import torch
 from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.eight_bits import LARGEST, quantize
 from loraplex.engine.attention.kernels.cuda import launch
+from tests.cards import CARDS, use_card
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .paged_cases import bits, fill_both, make_backends, widen_table
@@ -58,7 +59,7 @@ def test_a_device_that_converts_float8_by_itself(monkeypatch: pytest.MonkeyPatch
     batch = fill_both(*backends, MIXED)
     query = random(len(batch.positions), 4, 64)
     bytes_decoded = backends[0].attend(0, query, batch)
-    monkeypatch.setattr(launch, "_has_float8", lambda device: True)
+    use_card(monkeypatch, CARDS[89])
     torch.testing.assert_close(backends[0].attend(0, query, batch), bytes_decoded, rtol=1e-6, atol=1e-6)
 
 

@@ -13,6 +13,7 @@ from loraplex.engine.attention.eight_bits import LARGEST
 from loraplex.engine.attention.kernels.cuda import launch
 from loraplex.engine.attention.reference import ReferenceAttention
 from loraplex.engine.batch import single_tokens
+from tests.cards import CARDS, use_card
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .paged_cases import TOLERANCE, fill_both, make_backends, widen_table
@@ -132,8 +133,9 @@ def test_static_scales_of_layers_that_differ() -> None:
         torch.testing.assert_close(actual, expected, atol=5e-2, rtol=5e-2)
 
 
-def test_cuts_of_layers_that_differ() -> None:
+def test_cuts_of_layers_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     """A captured step is another one where the keys of any layer are cut in another way."""
+    use_card(monkeypatch, CARDS[90])
     shape = CacheShape(layers=SHARED, num_blocks=BLOCKS, block_size=16, cache_dtype=FP32)
     backend = cuda_attention(shape, max_tokens=64, device="cpu")
     found = {backend.cuts(1, 1, blocks, False) for blocks in (1, 20, 40)} | {backend.cuts(64, 64, 40, False)}

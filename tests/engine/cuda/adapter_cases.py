@@ -10,8 +10,8 @@ from loraplex import LLM
 from loraplex.engine.device.stream import Launch
 from loraplex.engine.runner import cuda_runner
 from loraplex.engine.runner.graph_pool import GraphKey, GraphPool
-from loraplex.lora.kernels.cuda import own_logits
 from loraplex.lora.residency import cuda_limits
+from tests.cards import use_processors
 from tests.checkpoints import make_adapter, make_checkpoint, make_ia3
 from tests.engine.cuda_engine import TINY, cuda, open_llm
 from tests.engine.recorded_graph import RecordedGraph
@@ -63,7 +63,7 @@ def test_adapters_with_tokens_of_their_own_are_pefts_and_the_cpus(
 ) -> None:
     """Trained tokens, a whole head beside an embedding, and vocabularies larger and smaller than the base's, beside an
     adapter and a base that have none of it."""
-    monkeypatch.setattr(own_logits, "ROW_PROGRAMS", 3)
+    use_processors(monkeypatch, 3)
     monkeypatch.setattr(cuda_runner, "MOST_JUDGED", 4)
     settings: dict[str, dict[str, Any]] = {
         "trained": {"kinds": ("q_proj",), "trainable_token_indices": [7, 300, 11]},

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from triton.runtime import driver
 
 from loraplex.engine.delta_net.backend import Projections
 from loraplex.engine.delta_net.cuda import CudaDeltaNet
 from loraplex.engine.delta_net.kernels.cuda import launch
 from loraplex.engine.delta_net.shape import StateShape
-from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly, resources
+from tests.ahead_of_time import CompileOnly, compile_for, resources, restore_device
+from tests.cards import CARDS
 
 from .cases import make_batch, make_projections, make_weights
 
@@ -23,7 +23,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, CompileOnly]]
     kernels = {name: CompileOnly(getattr(launch, name)) for name in KERNELS}
     for name, kernel in kernels.items():
         monkeypatch.setattr(launch, name, kernel)
-    monkeypatch.setattr(driver, "_active", None)
+    restore_device(monkeypatch)
     yield kernels
 
 
@@ -40,22 +40,22 @@ def run(lengths: list[int]) -> None:
         net.mix(layer, Projections(*(part.bfloat16() for part in parts)), make_weights(SHAPE), batch)
 
 
-@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+@pytest.mark.parametrize("architecture", CARDS)
 def test_no_spills(architecture: int, kernels: dict[str, CompileOnly], tmp_path: Path) -> None:
-    driver.set_active(AbsentDevice(architecture))
+    compile_for(architecture)
     run([5, 1])
     for name, kernel in kernels.items():
         for compiled in kernel.compiled:
             used = resources(compiled.asm["cubin"], tmp_path)
             assert used["STACK"] == used["LOCAL"] == 0, name
             assert used["REG"] * 32 * compiled.metadata.num_warps <= 32 * 1024, name
-            assert compiled.metadata.shared <= SHARED_MEMORY[architecture] // 8, name
+            assert compiled.metadata.shared <= CARDS[architecture].shared_memory // 8, name
     loads = kernels["convolve"].compiled[0].asm["ptx"].count("ld.global.v")
     assert loads >= 4, "each tap's weights come in vectors"
 
 
 def test_the_sizes_of_a_step_compile_nothing_anew(kernels: dict[str, CompileOnly]) -> None:
-    driver.set_active(AbsentDevice(90))
+    compile_for(90)
     for lengths in ([5, 1], [1], [2] * 16, [1] * 33, [7, 1, 16]):
         run(lengths)
     different = {name: len({id(compiled) for compiled in kernel.compiled}) for name, kernel in kernels.items()}

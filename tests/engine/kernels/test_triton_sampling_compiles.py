@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from triton.runtime import driver
 
 from loraplex.engine.kernels.cuda.sampling import launch
 from loraplex.engine.kernels.cuda.sampling.layout import make_buffers, make_shape
-from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly
+from tests.ahead_of_time import CompileOnly, compile_for, restore_device
+from tests.cards import CARDS
 
 from .test_triton_compiles import check_resources
 
@@ -20,7 +20,7 @@ READ_ROWS = {"survey", "weigh", "gather", "rank"}
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    monkeypatch.setattr(driver, "_active", None)
+    restore_device(monkeypatch)
     kernels = {name: CompileOnly(getattr(launch, name)) for name in NAMES}
     for name, kernel in kernels.items():
         monkeypatch.setattr(launch, name, kernel)
@@ -28,7 +28,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
 
 
 def run(architecture: int, rows: int, vocabulary: int, dtype: torch.dtype) -> None:
-    driver.set_active(AbsentDevice(architecture))
+    compile_for(architecture)
     shape = make_shape(8, VOCABULARY, 20)
     buffers = make_buffers(shape, 1, torch.device("cpu"))
     logits = torch.empty(rows, VOCABULARY, dtype=dtype)[:, :vocabulary]
@@ -36,7 +36,7 @@ def run(architecture: int, rows: int, vocabulary: int, dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+@pytest.mark.parametrize("architecture", CARDS)
 def test_no_spills_loads_of_16_bytes_and_one_compilation_for_all_steps(
     kernels: dict[str, CompileOnly], architecture: int, dtype: torch.dtype, tmp_path: Path
 ) -> None:

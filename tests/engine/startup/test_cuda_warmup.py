@@ -9,8 +9,10 @@ import pytest
 from loraplex.engine.attention.kernels.cuda.tiles import bound_tiles, choose_tile, count_spare, count_splits, most_spare
 from loraplex.engine.config import EngineConfig
 from loraplex.engine.startup import cuda_warmup
+from loraplex.quant.kernels.cuda.card import Card
 from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS, count_split_runs
 from loraplex.quant.kernels.cuda.tiles import choose_tile as choose_rows
+from tests.cards import CARDS
 
 HEADS = {
     "8B": (32, 8, 128), "0.5B": (14, 2, 64), "3B": (16, 2, 128), "7B": (32, 32, 128), "70B": (64, 8, 128),
@@ -43,50 +45,53 @@ def warmed_shapes(monkeypatch: pytest.MonkeyPatch, tokens: int, sequences: int, 
 
 
 def attention_numbers(
-    tokens: int, sequences: int, heads: tuple[int, int, int], modern: bool, length: int, uneven: bool = False
+    tokens: int, sequences: int, heads: tuple[int, int, int], card: Card, length: int, uneven: bool = False
 ) -> set[Any]:
     """What `attend` and `merge` are compiled for in a step."""
     query_heads, kv_heads, size = heads
-    tile = choose_tile(tokens, sequences, query_heads, kv_heads, size, 2, 16, modern)
+    tile = choose_tile(tokens, sequences, query_heads, kv_heads, size, 2, 16, card)
     queries = tile.rows // (query_heads // kv_heads)
     programs = bound_tiles(tokens, sequences, queries) * kv_heads
     if tokens == sequences:
-        spare = count_spare(sequences, kv_heads, length, uneven)
-        parts = (most_spare(kv_heads) - 1).bit_length()
-        attend = ("attend", tile, modern and spare > 0, spare > 0)
+        spare = count_spare(sequences, kv_heads, length, uneven, card)
+        parts = (most_spare(kv_heads, card) - 1).bit_length()
+        attend = ("attend", tile, card.can_chain and spare > 0, spare > 0)
         return {attend, ("merge", queries, tile.keys, parts, "shared")} if spare else {attend}
-    splits = count_splits(tokens, sequences, programs, length)
-    attend = ("attend", tile, modern and splits > 1, False)
+    splits = count_splits(tokens, sequences, programs, length, card)
+    attend = ("attend", tile, card.can_chain and splits > 1, False)
     return {attend} if splits == 1 else {attend, ("merge", queries, tile.keys, (splits - 1).bit_length())}
 
 
 @pytest.mark.parametrize("most", STEPS, ids=str)
-@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize("architecture", CARDS)
 @pytest.mark.parametrize("model", HEADS)
 def test_no_step_asks_for_attention_that_was_not_compiled(
-    model: str, modern: bool, most: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+    model: str, architecture: int, most: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens, sequences, length = most
     warmed = {
         number
         for shape in warmed_shapes(monkeypatch, *most)
-        for number in attention_numbers(*shape, HEADS[model], modern, length)
+        for number in attention_numbers(*shape, HEADS[model], CARDS[architecture], length)
     }
     for count in range(1, tokens + 1):
         for several in {1, 2, 3, 5, 8, 13, 21, 34, 55, sequences}:
             if several <= min(count, sequences):
                 for uneven in (False, True):
-                    asked = attention_numbers(count, several, HEADS[model], modern, length, uneven)
+                    asked = attention_numbers(count, several, HEADS[model], CARDS[architecture], length, uneven)
                     assert asked <= warmed, f"{count} tokens of {several} sequences: {asked - warmed}"
 
 
 @pytest.mark.parametrize("linear", LINEARS)
-def test_no_step_asks_for_a_packed_product_that_was_not_compiled(linear: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("architecture", CARDS)
+def test_no_step_asks_for_a_packed_product_that_was_not_compiled(
+    linear: str, architecture: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outputs, inputs = LINEARS[linear]
     runs = -(-inputs // 128)
 
     def numbers(rows: int) -> tuple[Any, int]:
-        return choose_rows(rows), count_split_runs(outputs, rows, runs)
+        return choose_rows(rows), count_split_runs(outputs, rows, runs, 64, CARDS[architecture])
 
     for most in STEPS:
         warmed = {numbers(rows) for rows, _ in warmed_shapes(monkeypatch, *most) if rows <= DENSE_ROWS}

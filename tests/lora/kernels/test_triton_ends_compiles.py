@@ -4,28 +4,28 @@ from pathlib import Path
 
 import pytest
 import torch
-from triton.runtime import driver
 
 from loraplex.lora.kernels.cuda import own_embedding, own_logits, own_norm
 from loraplex.lora.kernels.cuda.entry import StepTensors
 from loraplex.lora.kernels.cuda.own_rows import OwnRows
-from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly, resources
+from tests.ahead_of_time import CompileOnly, compile_for, resources, restore_device
+from tests.cards import CARDS
 
 HIDDEN, VOCABULARY, BF16 = 4096, 128256, torch.bfloat16
 
 
-@pytest.mark.parametrize("architecture", SHARED_MEMORY)
+@pytest.mark.parametrize("architecture", CARDS)
 def test_no_spills_wide_loads_and_one_compilation_for_all_steps(
     architecture: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "_active", None)
+    restore_device(monkeypatch)
     norm, embed, logits = (
         CompileOnly(kernel) for kernel in (own_norm.own_norm, own_embedding.embed, own_logits.own_logits)
     )
     monkeypatch.setattr(own_norm, "own_norm", norm)
     monkeypatch.setattr(own_embedding, "embed", embed)
     monkeypatch.setattr(own_logits, "own_logits", logits)
-    driver.set_active(AbsentDevice(architecture))
+    compile_for(architecture)
     for tokens, layer in ((1, 0), (16, 1), (7, 31)):
         x, ids = torch.empty(tokens, HIDDEN, dtype=BF16), torch.empty(tokens, dtype=torch.int64)
         slots, vectors, floats = ids.int(), torch.empty(8, 14, dtype=torch.int64), torch.empty(64)

@@ -10,8 +10,8 @@ import torch
 from loraplex.lora.apply.apply import add_with_triton, lora_reference
 from loraplex.lora.apply.batch import LoraBatch, PageTable
 from loraplex.lora.apply.step_buffers import StepBuffers
-from loraplex.lora.kernels.cuda import entry as cuda
 from loraplex.lora.kernels.cuda.entry import add_lora, scale_outputs
+from tests.cards import use_processors
 from tests.lora.signatures import LINEARS
 
 from .aligned_pages import align_pages
@@ -76,7 +76,7 @@ def test_however_many_programs_share_the_work(
     y, x, batch = random_step(table, GROUPS[2], POPULARITY["distinct"](TOKENS), table.arena.dtype)
     assert batch is not None
     alone = run(y, x, batch, 1, GROUPS[2])
-    monkeypatch.setattr(cuda, "_count_processors", lambda device: processors)
+    use_processors(monkeypatch, processors)
     assert torch.equal(run(y, x, batch, 1, GROUPS[2]), alone)
 
 

@@ -13,10 +13,11 @@ from loraplex.lora.apply.rounds import adapt_embeddings, adapt_own_logits, add_r
 from loraplex.lora.apply.step_buffers import StepBuffers
 from loraplex.lora.apply.vocabulary import adapt_logits, embed
 from loraplex.lora.files.manifest import EMBEDDING, HEAD
-from loraplex.lora.kernels.cuda import own_logits, tiles
+from loraplex.lora.kernels.cuda import tiles
 from loraplex.lora.kernels.cuda.own_norm import norm_with_own
 from loraplex.lora.residency.page_copier import bits_of
 from loraplex.lora.residency.row_pages import page_bytes, write_tokens
+from tests.cards import use_processors
 from tests.lora.signatures import KINDS, row_shapes
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
@@ -158,7 +159,7 @@ def test_embeddings_that_adapters_bring(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("programs", [3, 1])
 def test_logits_of_rows_that_adapters_bring(programs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several pages beside ranks; of tokens that the base lacks; in a smaller vocabulary; and none."""
-    monkeypatch.setattr(own_logits, "ROW_PROGRAMS", programs)
+    use_processors(monkeypatch, programs)
     # Not the compiled kernel, which has tests of its own and takes ten seconds for each dtype.
     monkeypatch.setattr(vocabulary, "add_lora", lora_reference)
     torch.manual_seed(0)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from loraplex.quant.kernels.cuda import linear as launcher
+from loraplex.quant.kernels.cuda.card import INTERPRETER
 from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.layout import pack
 from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS, count_split_runs
@@ -123,7 +124,8 @@ def test_parts_that_are_stored_differently(rows: int) -> None:
 
 def test_sums_are_split_and_the_same_bits_each_time() -> None:
     """Splits of different lengths, too, one of which ends within a pass of the loop."""
-    assert [count_split_runs(40, rows, 13) for rows in (1, 65)] == [6, 5] and count_split_runs(40, 1, 7) == 7
+    splits = [count_split_runs(40, rows, runs, 64, INTERPRETER) for rows, runs in ((1, 13), (65, 13), (1, 7))]
+    assert splits == [6, 5, 7]
     weight = random_integers(40, 13 * 128, 4, 13)
     method = load(CudaPackedLinear(13 * 128, (40,), torch.bfloat16), [weight], [None])
     for rows in (2, 64):

@@ -6,29 +6,27 @@ from typing import Any, NamedTuple
 
 import torch
 
+from loraplex.quant.kernels.cuda.card import Card, find_card
+
 from .expand import expand
 from .scale import scale
 from .shrink import shrink
 from .tiles import (
     ALIGNMENT_BYTES,
     COLUMNS,
-    EXPAND_PROGRAMS,
-    EXPAND_REGISTERS,
-    EXPAND_STAGES,
     EXPAND_TOGETHER,
     PAGE,
     RANKS,
     ROWS,
-    SHRINK_PROGRAMS,
-    SHRINK_REGISTERS,
-    SHRINK_STAGES,
     STEP_BYTES,
     WIDE_COLUMNS,
     WIDE_RANKS,
     WIDE_STAGES,
     WIDE_TOGETHER,
     count_split_inputs,
+    expand_share,
     round_ranks,
+    shrink_share,
 )  # fmt: skip
 
 
@@ -54,6 +52,9 @@ class Launches(NamedTuple):
 
     splits: int
     blocks: int
+    shrinking: int
+    """Programs at most; `expanding` alike."""
+    expanding: int
     shrink: dict[str, Any]
     expand: dict[str, Any]
 
@@ -72,15 +73,14 @@ def add_lora(
     table = (table_kinds, pages, step.rank.shape[2])
     launches = plan_launches(
         kinds, widths, y.shape[1], x.shape[1], split, step.arena.dtype, y.element_size(), table,
-        _can_chain(y.device),
+        find_card(y.device),
     )  # fmt: skip
     assert len(x) * len(kinds) * launches.splits * round_ranks(pages) <= step.intermediate.numel()
     rows, places = (step.chunks, step.tokens), (step.arena, step.offset, step.rank)
-    processors = _count_processors(y.device)
-    shrink[(min(chunks * len(kinds) * launches.splits, processors * SHRINK_PROGRAMS),)](
+    shrink[(min(chunks * len(kinds) * launches.splits, launches.shrinking),)](
         step.intermediate, x, *rows, step.scales, *places, step.scaling, chunks, layer, **launches.shrink
     )
-    expand[(min(chunks * launches.blocks, processors * EXPAND_PROGRAMS),)](
+    expand[(min(chunks * launches.blocks, launches.expanding),)](
         y, step.intermediate, *rows, *places, chunks, layer, **launches.expand
     )
 
@@ -112,12 +112,12 @@ def _first_columns(widths: tuple[int, ...], pitch: int) -> tuple[int, ...]:
 @cache
 def plan_launches(
     kinds: tuple[int, ...], widths: tuple[int, ...], pitch: int, inputs: int, split: int, dtype: torch.dtype,
-    output_size: int, table: tuple[int, int, int], chained: bool,
+    output_size: int, table: tuple[int, int, int], card: Card,
 ) -> Launches:  # fmt: skip
     """pitch: columns of a row of y; dtype: of the weights; output_size: bytes of a number of y; table: kinds, pages and
-    layers of the page table; chained: on a device where each may begin while the kernel before it still runs
-    (programmatic dependent launch)."""
-    item_size, blocks = dtype.itemsize, _first_blocks(widths)
+    layers of the page table."""
+    item_size, blocks, chained = dtype.itemsize, _first_blocks(widths), card.can_chain
+    shrinking, expanding = shrink_share(card), expand_share(item_size, card)
     splits = -(-inputs // split)
     shared = {
         "KINDS": kinds, "WIDTHS": widths, "INPUTS": inputs, "ROWS": ROWS, "RANKS": RANKS, "PAGE": PAGE,
@@ -135,23 +135,14 @@ def plan_launches(
     return Launches(
         splits,
         blocks[-1],
+        card.processors * shrinking.programs,
+        card.processors * expanding.programs,
         shrink={
-            **shared, "SPLIT": split, "STEP": STEP_BYTES // item_size, "STAGES": SHRINK_STAGES,
-            "maxnreg": SHRINK_REGISTERS,
+            **shared, "SPLIT": split, "STEP": STEP_BYTES // item_size, "STAGES": shrinking.stages,
+            "maxnreg": shrinking.registers,
         },
         expand={
-            **shared, **columns, **wide, "STAGES": EXPAND_STAGES, "TOGETHER": EXPAND_TOGETHER,
-            "maxnreg": EXPAND_REGISTERS[item_size],
+            **shared, **columns, **wide, "STAGES": expanding.stages, "TOGETHER": EXPAND_TOGETHER,
+            "maxnreg": expanding.registers,
         },
     )  # fmt: skip
-
-
-@cache
-def _can_chain(device: torch.device) -> bool:
-    """Whether a kernel may begin while the one before still runs (programmatic dependent launch)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-@cache
-def _count_processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

@@ -7,10 +7,12 @@ import torch
 import triton
 import triton.language as tl
 
+from loraplex.quant.kernels.cuda.card import find_card
+
 from .entry import StepTensors
 from .matrix import multiply
 from .own_rows import OwnRows, load_page, locate_tokens
-from .tiles import COLUMNS, ROW_PROGRAMS, ROW_TOKENS, ROWS, STEP_BYTES
+from .tiles import COLUMNS, ROW_TOKENS, ROWS, STEP_BYTES
 
 
 def put_own_logits(
@@ -21,7 +23,8 @@ def put_own_logits(
     vocabulary: the base's; the rest as for `cuda.add_lora`."""
     assert y.is_contiguous() and x.is_contiguous()
     item_size = step.arena.element_size()
-    own_logits[ROW_PROGRAMS, chunks](
+    # Programs share the rows of the head of a chunk's adapter: they are a few, or as many as the vocabulary.
+    own_logits[find_card(y.device).processors, chunks](
         y, x, step.chunks, step.tokens, step.arena, own, vocabularies, KIND=kind, TABLE_KINDS=own.counts.shape[1],
         SIZE=x.shape[1], PITCH=y.shape[1], VOCABULARY=vocabulary, ROWS=ROWS, ROW_TOKENS=ROW_TOKENS,
         STEP=STEP_BYTES // item_size, COLUMNS=COLUMNS, ITEM_SIZE=item_size, enable_fp_fusion=True,

@@ -1,6 +1,8 @@
 """Tile sizes of the CUDA kernels, and the launch bounds that follow from them. Numbers only: no triton is imported."""
 
-from typing import Final
+from typing import Final, NamedTuple
+
+from loraplex.quant.kernels.cuda.card import Card, limit_registers
 
 PAGE: Final = 8
 """Ranks of one page."""
@@ -12,20 +14,21 @@ RANKS: Final = 16
 """Ranks of one tile: two pages."""
 ROW_TOKENS: Final = 32
 """Rows of tokens of one page."""
-ROW_PROGRAMS: Final = 128
-"""That share the rows of the head of a chunk's adapter: they are a few, or as many as the vocabulary."""
 COLUMNS: Final = 128
 """Columns of y that a program of expand takes at a time."""
+WARPS: Final = 4
+"""Of a program."""
 SHRINK_REGISTERS: Final = 112
-"""Of a thread, at most: four programs of four warps fit. Said, because the assembler else takes fewer of some shapes
-and puts the rest on the stack."""
-EXPAND_REGISTERS: Final = {2: 128, 4: 168}
-"""As much, by the bytes of a weight: four and three programs fit."""
+"""Of a thread, at most: four programs fit. Said, because the assembler else takes fewer of some shapes and puts the
+rest on the stack."""
 SHRINK_PROGRAMS: Final = 4
-"""Of one multiprocessor, at once: a launch has no more of them, and they share out the work there is."""
-EXPAND_PROGRAMS: Final = 4
+"""Of one multiprocessor, at once, at most: a launch has no more of them, and they share out the work there is."""
+FEW_SHRINK_PROGRAMS: Final = 3
+"""Steps of shrink are as many as leave room for these."""
+EXPAND_PROGRAMS: Final = {2: 4, 4: 3}
+"""As much, by the bytes of a weight."""
 SHRINK_STAGES: Final = 5
-"""Steps under way in a program: one is computed, the others are on their way from memory."""
+"""Steps under way in a program, at most: one is computed, the others are on their way from memory."""
 EXPAND_STAGES: Final = 4
 EXPAND_TOGETHER: Final = 8
 """Splits of a sum that are read at a time."""
@@ -46,6 +49,40 @@ MOST_MEMBERS: Final = 3
 """Linears of one group."""
 MOST_CHUNKS: Final = 65535
 """That a grid has room for, in its second and third dimension."""
+
+
+class Share(NamedTuple):
+    """What one kernel takes of a card's multiprocessors."""
+
+    programs: int
+    """Of one, at once."""
+    stages: int
+    registers: int
+    """Of a thread, at most."""
+
+
+def shrink_share(card: Card) -> Share:
+    stages = SHRINK_STAGES
+    while stages > 2 and card.resident(shrink_bytes(stages)) < FEW_SHRINK_PROGRAMS:
+        stages -= 1
+    programs = max(1, min(SHRINK_PROGRAMS, card.resident(shrink_bytes(stages))))
+    registers = SHRINK_REGISTERS if programs == SHRINK_PROGRAMS else limit_registers(programs, WARPS)
+    return Share(programs, stages, registers)
+
+
+def expand_share(item_size: int, card: Card) -> Share:
+    programs = max(1, min(EXPAND_PROGRAMS[item_size], card.resident(expand_bytes(item_size))))
+    return Share(programs, EXPAND_STAGES, limit_registers(programs, WARPS))
+
+
+def shrink_bytes(stages: int) -> int:
+    """Of shared memory: x and A of all steps but the one in use, and sums of four warps."""
+    return (stages - 1) * (ROWS + RANKS) * STEP_BYTES + 4 * ROWS * RANKS
+
+
+def expand_bytes(item_size: int) -> int:
+    """Of shared memory, at most: y and B of all blocks of columns but the one in use, and one more of y."""
+    return (EXPAND_STAGES - 1) * (ROWS + RANKS) * COLUMNS * item_size + ROWS * COLUMNS * item_size
 
 
 def bound_chunks(tokens: int, slots: int) -> int:

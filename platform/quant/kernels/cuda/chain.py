@@ -6,16 +6,15 @@ waits for it alone, and so for everything before. Nothing is written, and nothin
 before that.
 """
 
-from functools import cache
-
 import torch
 import triton
 import triton.language as tl
 
+from .card import find_card
 
-@cache
+
 def can_chain(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return find_card(device).can_chain
 
 
 @triton.jit

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from .chain import can_chain
+from .card import find_card
 from .dequantize import dequantize
 from .layout import PackedWeight
 from .multiply import add_splits, multiply
@@ -24,15 +24,16 @@ def linear(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias: torch.T
 
 def multiply_packed(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> None:
     """The weight is read once for each block of rows, as it is stored."""
-    rows, tile, chained = len(x), choose_tile(len(x)), can_chain(x.device)
-    split_runs = count_split_runs(weight.outputs, rows, weight.runs)
+    rows, tile, card = len(x), choose_tile(len(x)), find_card(x.device)
+    width, chained = weight.codes.shape[3], card.can_chain
+    split_runs = count_split_runs(weight.outputs, rows, weight.runs, width, card)
     splits = -(-weight.runs // split_runs)
     assert max(weight.codes.numel(), rows * weight.inputs, splits * rows * y.stride(0)) < 2**31
     grid = (len(weight.codes), splits, -(-rows // tile.rows))
     shape = _shape(weight) | {
         "SPLIT_RUNS": split_runs, "PASS_RUNS": tile.runs, "TILE_ROWS": tile.rows, "STAGES": tile.stages,
         "WARPS": tile.warps, "CHAINED": chained, "launch_pdl": chained, "num_warps": tile.warps,
-        "num_stages": tile.stages,
+        "num_stages": tile.stages, "maxnreg": tile.limit_registers(width, card),
     }  # fmt: skip
     zeros, scales = weight.zeros, weight.scales
     if splits == 1:

@@ -2,6 +2,8 @@
 
 from typing import Final, NamedTuple
 
+from .card import Card
+
 PANEL: Final = 64
 """Outputs whose codes lie together in memory."""
 RUNS: Final = (128, 64, 32)
@@ -30,15 +32,26 @@ class Tile(NamedTuple):
     stages: int
     """Passes of the loop whose loads are on their way, and the one in use."""
     programs: int
-    """Programs that fill a device; with fewer tiles than that the inputs are split."""
+    """Of a multiprocessor, that keep it busy; with fewer tiles than that on the card the inputs are split."""
     runs: int = 1
     """Runs of one pass of the loop: with more, fewer instructions that only count and address."""
+    registers: int | None = None
+    """Of a thread, at most; None: as many as the assembler takes."""
+
+    def shared_bytes(self, width: int) -> int:
+        """With runs of `width` bytes of codes and the most inputs: codes and x of all passes but the one in use."""
+        return (self.stages - 1) * self.runs * (PANEL * width + 2 * self.rows * RUNS[0])
+
+    def limit_registers(self, width: int, card: Card) -> int | None:
+        """`registers` where shared memory has no room for `programs`: the assembler else spares registers for programs
+        that never come, and puts numbers on the stack."""
+        return self.registers if card.resident(self.shared_bytes(width)) < self.programs else None
 
 
-LEAST: Final = Tile(rows=8, warps=4, stages=3, programs=512, runs=2)
-"""Half of the room for x: up to eight programs fit a multiprocessor, before five."""
-FEW: Final = Tile(rows=16, warps=4, stages=3, programs=512, runs=2)
-MANY: Final = Tile(rows=64, warps=4, stages=3, programs=384)
+LEAST: Final = Tile(rows=8, warps=4, stages=3, programs=4, runs=2)
+"""Half of the room for x: up to eight programs fit a multiprocessor of 227 KB, before five."""
+FEW: Final = Tile(rows=16, warps=4, stages=3, programs=4, runs=2, registers=128)
+MANY: Final = Tile(rows=64, warps=4, stages=3, programs=3)
 
 
 def choose_tile(rows: int) -> Tile:
@@ -55,9 +68,11 @@ def choose_run(group: int | None) -> int:
     raise ValueError(f"groups of {group} inputs: on CUDA the size of a group must be a multiple of {RUNS[-1]}")
 
 
-def count_split_runs(outputs: int, rows: int, runs: int) -> int:
-    """Runs that one program of `multiply` sums, by the shapes alone: the same shapes give the same bits."""
+def count_split_runs(outputs: int, rows: int, runs: int, width: int, card: Card) -> int:
+    """Runs that one program of `multiply` sums, by the shapes and the card: on one card the same shapes give the same
+    bits. width: bytes of the codes of one run."""
     tile = choose_tile(rows)
     tiles = -(-outputs // PANEL) * -(-rows // tile.rows)
-    splits = max(1, min(MOST_SPLITS, tile.programs // tiles, runs // LEAST_SPLIT_RUNS))
+    programs = card.processors * min(tile.programs, card.resident(tile.shared_bytes(width)))
+    splits = max(1, min(MOST_SPLITS, programs // tiles, runs // LEAST_SPLIT_RUNS))
     return min(runs, -(-runs // (splits * tile.runs)) * tile.runs)

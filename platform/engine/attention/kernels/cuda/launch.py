@@ -1,12 +1,11 @@
 """The launches of the kernels beside this file: one layer's cache, one step's tensors."""
 
-from functools import cache
 from typing import Final, NamedTuple
 
 import torch
 import triton
 
-from loraplex.quant.kernels.cuda.chain import can_chain
+from loraplex.quant.kernels.cuda.card import find_card
 
 from .attend import attend
 from .keys import LOG2_E
@@ -124,9 +123,10 @@ def attend_paged(
     plan = plan_attend(layer, tokens, sequences, heads, width, uneven)
     tile, queries, tiles, splits, spare = plan
     assert not plan.cuts or (tiles if spare else splits * tokens) <= len(partials.sums)
-    chained = can_chain(query.device)
+    card = find_card(query.device)
+    chained = card.can_chain
     stored = FORMATS.get(layer.key.dtype, FLOAT)
-    if stored == E4M3 and _has_float8(query.device):
+    if stored == E4M3 and card.has_float8:
         stored = NATIVE_E4M3
     worth = E4M3_WORTH if stored == E4M3 else 1.0
     key, value = (_bytes(part) if stored else part for part in (layer.key, layer.value))
@@ -147,7 +147,7 @@ def attend_paged(
     if plan.cuts:
         merge[tokens, heads](
             output, *partials, starts, lengths, sequences, tokens, spare or splits, HEADS=heads, QUERIES=queries,
-            PARTS=triton.next_power_of_2(most_spare(kv_heads) if spare else splits), launch_pdl=chained, **shared,
+            PARTS=triton.next_power_of_2(most_spare(kv_heads, card) if spare else splits), launch_pdl=chained, **shared,
         )  # fmt: skip
 
 
@@ -156,14 +156,15 @@ def plan_attend(
 ) -> Plan:  # fmt: skip
     """For steps of these shapes with tables of `width` blocks."""
     _, kv_heads, block, size = layer.key.shape
-    modern = can_chain(layer.key.device)
-    tile = choose_tile(tokens, sequences, heads, kv_heads, size, layer.key.itemsize, block, modern)
+    card = find_card(layer.key.device)
+    tile = choose_tile(tokens, sequences, heads, kv_heads, size, layer.key.itemsize, block, card)
     queries = tile.rows // (heads // kv_heads)
     if tokens == sequences:
-        spare = count_spare(sequences, kv_heads, width * block, uneven)
+        spare = count_spare(sequences, kv_heads, width * block, uneven, card)
         return Plan(tile, queries, sequences + spare if spare else bound_tiles(tokens, sequences, queries), 1, spare)
     tiles = bound_tiles(tokens, sequences, queries)
-    return Plan(tile, queries, tiles, count_splits(tokens, sequences, tiles * kv_heads, width * block), 0)
+    splits = count_splits(tokens, sequences, tiles * kv_heads, width * block, card)
+    return Plan(tile, queries, tiles, splits, 0)
 
 
 def write_heads(
@@ -178,7 +179,7 @@ def write_heads(
     assert heads.is_contiguous() and query.is_contiguous() and size % 2 == 0 and kv_heads in (0, layer.key.shape[1])
     rows = max(LEAST_STORE_ROWS, triton.next_power_of_2(2 * kv_heads)) if kv_heads else LEAST_STORE_ROWS
     lanes = triton.next_power_of_2(size // 2)
-    stored = FORMATS.get(layer.key.dtype, FLOAT)
+    stored, chained = FORMATS.get(layer.key.dtype, FLOAT), find_card(query.device).can_chain
     key, value = (_bytes(part) if stored else part for part in (layer.key, layer.value))
     norm, none = turn.query_norm if kv_heads == 0 else turn.key_norm, layer.static
     is_whole = norm is not None and len(norm) > size
@@ -194,16 +195,10 @@ def write_heads(
             FORMAT=stored,
             LARGEST=LARGEST.get(layer.key.dtype, 0.0), STATIC=layer.static.numel() > 0,
             OWN=own is not None, TABLE_KINDS=vectors.shape[-1], QUERY_KIND=query_kind, KEY_KIND=key_kind,
-            CHAINED=can_chain(query.device), launch_pdl=can_chain(query.device),
+            CHAINED=chained, launch_pdl=chained,
             num_warps=min(16, max(1, rows * lanes // STORE_PAIRS)), enable_fp_fusion=True,
         )  # fmt: skip
 
 
 def _bytes(part: torch.Tensor) -> torch.Tensor:
     return part.view(torch.uint8)
-
-
-@cache
-def _has_float8(device: torch.device) -> bool:
-    """Whether the device converts float8_e4m3fn by itself."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)

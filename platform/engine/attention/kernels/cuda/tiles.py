@@ -1,9 +1,12 @@
 """Tile sizes of the CUDA attention and what follows from them. Numbers only: no triton is imported.
 
-Chosen by counting bytes, registers and programs of an H100; not measured.
+Chosen by counting bytes, registers and programs of a card; not measured.
 """
 
+from math import log2
 from typing import Final, NamedTuple
+
+from loraplex.quant.kernels.cuda.card import MOST_REGISTERS, Card, limit_registers
 
 FEWEST_ROWS: Final = 16
 """The height of one tile of the matrix units."""
@@ -12,11 +15,10 @@ WARP_KEYS: Final = 16
 """That one warp multiplies at a time where each has its own."""
 FEW_BYTES: Final = 8 << 10
 """Of keys in one step of a decode: four steps of keys and values on their way leave room for three programs."""
-MANY_PROGRAMS: Final = 256
-"""Programs that fill a device: with fewer, the keys of a tile are split; with more, tiles grow."""
-ENOUGH_PROGRAMS: Final = 128
-"""From which on a decode's keys are not shared out: one for each multiprocessor has memory busy, and another launch
-would cost more than it gives."""
+MANY_PROGRAMS: Final = 16
+"""What the number of programs that fill a card is a multiple of: as many parts for each of a few KV heads."""
+IDLE_PROCESSORS: Final = 1 / 16
+"""Of a card's, that may have no program of a decode before its keys are shared out: another launch would cost more."""
 UNEVEN_TOKENS: Final = 2048
 """Of a context, at least, that is cut although sequences fill the device: less would not be worth another launch."""
 MOST_SPLITS: Final = 64
@@ -35,13 +37,13 @@ STORE_PAIRS: Final = 256
 """Pairs of numbers that rope turns, of one warp."""
 
 
-DECODE_REGISTERS: Final = {False: 248, True: 168}
-"""Of a thread, at most, where decodes read 8 bits with static scales: from sm_90 on three programs of four warps fit,
-before two. Said, because the assembler else takes 128 and puts the rest on the stack."""
-OWN_KEYS_REGISTERS: Final = {64: 128, 128: 168}
-"""Where each warp has its own keys, by the size of a head: four and three programs of four warps fit."""
-PADDED_REGISTERS: Final = 248
-"""Of sizes between, which take some more."""
+DECODE_PROGRAMS: Final = 2
+"""Of a multiprocessor, that a decode has shared memory for wherever two steps of keys leave it."""
+STATIC_PROGRAMS: Final = 3
+"""At most, where decodes read 8 bits with static scales. Registers are said for as many as fit, because the assembler
+else takes 128 and puts the rest on the stack."""
+OWN_KEYS_PROGRAMS: Final = {64: 4, 128: 3}
+"""Where each warp has its own keys, by the size of a head. Sizes between take some more registers."""
 
 
 LARGE_DECODES: Final = {1: (8, 4), 2: (4, 3), 4: (4, 3)}
@@ -66,33 +68,83 @@ class Tile(NamedTuple):
     """Of a thread, at most; None: as many as the assembler takes. `static_registers`: with static scales."""
     static_registers: int | None = None
 
+    def shared_bytes(self, padded: int, item_size: int) -> int:
+        """Of heads padded to `padded` numbers of `item_size` bytes, where operands go to the matrix units by registers:
+        keys, values and scales of all steps but the one in use, those of 8 bits widened, and the tile's rows, or its
+        result on the way out. An upper bound."""
+        scales, widened = (4 * self.keys, 2 * self.keys * padded) if item_size == 1 else (0, 0)
+        ahead = (self.stages - 1) * (2 * self.keys * padded * item_size + scales)
+        if self.own_keys:
+            return ahead
+        return max(ahead + widened + 2 * self.rows * (padded + self.keys), 4 * self.rows * padded)
+
 
 def choose_tile(
-    tokens: int, sequences: int, heads: int, kv_heads: int, head_dim: int, item_size: int, block: int, modern: bool
+    tokens: int, sequences: int, heads: int, kv_heads: int, head_dim: int, item_size: int, block: int, card: Card
 ) -> Tile:
-    """By the shapes of the step alone; item_size: bytes of a number in the cache; block: keys of one of its blocks;
-    modern: the matrix units read their operands from shared memory (sm_90 and later), which leaves registers for
-    larger tiles."""
+    """By the shapes of the step and the card alone; item_size: bytes of a number in the cache; block: keys of one of
+    its blocks."""
     group, padded = heads // kv_heads, pad_head(head_dim)
     fewest = max(FEWEST_ROWS, _next_power(group))
-    decodes = tokens <= sequences * (fewest // group)
-    if decodes and fewest == FEWEST_ROWS and item_size == 1 and padded in (64, 128) and block % WARP_KEYS == 0:
-        most = OWN_KEYS_REGISTERS.get(head_dim, PADDED_REGISTERS)
-        return Tile(fewest, 4 * WARP_KEYS, 4, stages=4, own_keys=True, registers=most, static_registers=most)
-    if decodes and fewest <= MOST_DECODE_ROWS:
-        keys = min(128, max(16, FEW_BYTES // (padded * item_size)))
-        if padded > 256:
-            return Tile(fewest, keys, *LARGE_DECODES[item_size])
-        return Tile(fewest, keys, 4, stages=4, static_registers=DECODE_REGISTERS[modern])
+    if tokens <= sequences * (fewest // group) and fewest <= MOST_DECODE_ROWS:
+        return _choose_decode(fewest, head_dim, item_size, block, card)
+    # A power of two, near which the warm-up tries sizes.
+    enough = 128 << round(log2(many_programs(card)))
+    return _choose_prefill(fewest, tokens * heads >= enough or fewest > 64, padded, item_size, card)
+
+
+def _choose_decode(rows: int, head_dim: int, item_size: int, block: int, card: Card) -> Tile:
+    padded = pad_head(head_dim)
+    if rows == FEWEST_ROWS and item_size == 1 and padded in (64, 128) and block % WARP_KEYS == 0:
+        tile = Tile(rows, 4 * WARP_KEYS, 4, stages=4, own_keys=True)
+        most = _limit(tile, OWN_KEYS_PROGRAMS.get(head_dim, 1), padded, item_size, card)
+        return tile._replace(registers=most, static_registers=most)
+    keys = min(128, max(16, FEW_BYTES // (padded * item_size)))
+    warps, stages = LARGE_DECODES[item_size] if padded > 256 else (4, 4)
+    tile = Tile(rows, keys, warps, stages)
+    while card.resident(tile.shared_bytes(padded, item_size)) < DECODE_PROGRAMS and tile.stages > 2:
+        tile = tile._replace(stages=tile.stages - 1)
+    if tile.stages < stages:
+        tile = tile._replace(registers=MOST_REGISTERS)
     if padded > 256:
-        return Tile(max(32 if item_size > 1 else 16, fewest), 32 if item_size < 4 else 16, warps=8, stages=2)
-    if padded > 128:
-        return Tile(max(64 if modern else 32, fewest), 32, warps=8, stages=2)
-    ahead = modern and item_size == 2
-    stages = 3 if ahead else 2
-    if tokens * heads >= 128 * MANY_PROGRAMS or fewest > 64:
-        return Tile(max(128, fewest), 64 if modern else 32, warps=8, stages=stages, ahead=ahead)
-    return Tile(64, 64, warps=4 if modern else 8, stages=stages)
+        return tile
+    return tile._replace(static_registers=_limit(tile, STATIC_PROGRAMS, padded, item_size, card))
+
+
+def _choose_prefill(fewest: int, many: bool, padded: int, item_size: int, card: Card) -> Tile:
+    """Tiles in which the matrix units take operands from registers say how many there are, because the assembler else
+    takes 128 and puts the rest on the stack."""
+    roomy = card.multiplies_shared
+    registers = None if roomy else MOST_REGISTERS
+    if padded > 256:
+        tile = Tile(max(32 if item_size > 1 else 16, fewest), 32 if item_size < 4 else 16, warps=8, stages=2)
+    elif padded > 128:
+        tile = Tile(max(64 if roomy else 32, fewest), 32, warps=8, stages=2)
+    else:
+        ahead = roomy and item_size == 2
+        stages = 3 if ahead else 2
+        if many:
+            tile = Tile(max(128, fewest), 64 if roomy else 32, warps=8, stages=stages, ahead=ahead)
+        else:
+            tile = Tile(64, 64, warps=4 if roomy else 8, stages=stages)
+    while not roomy and tile.keys > 16 and not card.resident(tile.shared_bytes(padded, item_size)):
+        tile = tile._replace(keys=tile.keys // 2)
+    return tile._replace(registers=registers, static_registers=registers)
+
+
+def _limit(tile: Tile, programs: int, padded: int, item_size: int, card: Card) -> int:
+    """Registers of a thread for up to `programs` programs, as many as shared memory has room for."""
+    return limit_registers(min(programs, max(1, card.resident(tile.shared_bytes(padded, item_size)))), tile.warps)
+
+
+def many_programs(card: Card) -> int:
+    """Programs that fill the card: with fewer, the keys of a tile are split; with more, tiles grow."""
+    return max(1, 2 * card.processors // MANY_PROGRAMS) * MANY_PROGRAMS
+
+
+def enough_programs(card: Card) -> int:
+    """From which on a decode's keys are not shared out: one for each multiprocessor has memory busy."""
+    return card.processors - int(card.processors * IDLE_PROCESSORS)
 
 
 def bound_tiles(tokens: int, sequences: int, queries: int) -> int:
@@ -100,30 +152,30 @@ def bound_tiles(tokens: int, sequences: int, queries: int) -> int:
     return tokens // queries + sequences
 
 
-def count_splits(tokens: int, sequences: int, programs: int, most_length: int) -> int:
+def count_splits(tokens: int, sequences: int, programs: int, most_length: int, card: Card) -> int:
     """Programs that share the keys of a tile, where there are `programs` without splits and contexts of at most
-    `most_length` tokens: by shapes alone, so that a captured launch replays right with any contexts."""
+    `most_length` tokens: by shapes and the card, so that a captured launch replays right with any contexts."""
     useful = min(MOST_SPLITS, most_length // LEAST_SPLIT, PARTIAL_TOKENS // tokens)
-    wanted = max(-(-MANY_PROGRAMS // programs), MIXED_SPLITS if tokens > sequences else 1)
+    wanted = max(-(-many_programs(card) // programs), MIXED_SPLITS if tokens > sequences else 1)
     return max(1, min(useful, wanted))
 
 
-def count_spare(sequences: int, kv_heads: int, most_length: int, uneven: bool) -> int:
-    """How many parts more than sequences a decode's keys are shared out to, 0: none are. By shapes and `uneven` alone,
-    and right with any contexts, so that a captured launch is."""
-    if (sequences * kv_heads >= ENOUGH_PROGRAMS and not uneven) or most_length < 2 * LEAST_SPLIT:
+def count_spare(sequences: int, kv_heads: int, most_length: int, uneven: bool, card: Card) -> int:
+    """How many parts more than sequences a decode's keys are shared out to, 0: none are. By shapes, `uneven` and the
+    card alone, and right with any contexts, so that a captured launch is."""
+    if (sequences * kv_heads >= enough_programs(card) and not uneven) or most_length < 2 * LEAST_SPLIT:
         return 0
-    return max(0, min(most_spare(kv_heads), partial_rows(sequences) - sequences))
+    return max(0, min(most_spare(kv_heads, card), partial_rows(sequences) - sequences))
 
 
-def most_spare(kv_heads: int) -> int:
-    return min(MOST_SPLITS, -(-MANY_PROGRAMS // kv_heads))
+def most_spare(kv_heads: int, card: Card) -> int:
+    return min(MOST_SPLITS, -(-many_programs(card) // kv_heads))
 
 
-def is_uneven(longest: int, total: int, kv_heads: int) -> bool:
+def is_uneven(longest: int, total: int, kv_heads: int, card: Card) -> bool:
     """Whether the longest context of a decode would outlast the others, `total` tokens of all: twice as long as a
     program has where all keys are shared out."""
-    return longest >= UNEVEN_TOKENS and longest * MANY_PROGRAMS > 2 * total * kv_heads
+    return longest >= UNEVEN_TOKENS and longest * many_programs(card) > 2 * total * kv_heads
 
 
 def partial_rows(most_tokens: int) -> int:
