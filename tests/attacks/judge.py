@@ -64,7 +64,7 @@ def judge(folder: Path, base: BaseSignature, watch: Watch, decompositions: Decom
 
 def judge_files(config: bytes, weights: Path, base: BaseSignature) -> tuple[list[str], bool]:
     """Messages of failures, and whether it would be served; as an upload is judged, converted first where need be."""
-    if is_converted(config):
+    if is_converted(config, weights, base):
         made = weights.with_name("converted.json"), weights.with_name("converted.safetensors")
         findings = convert_adapter(config, weights, base, *made, LARGEST)
         failures = [finding.message for finding in findings if finding.level == "fail"]

@@ -217,4 +217,4 @@ def test_damaged_files_are_refused_or_served_whole(tmp_path: Path) -> None:
     "config", [b"{", b"[]", b"{}", b'{"peft_type": ["LOHA"]}', b'{"peft_type": "LORA"}', b"[" * 10**5, b" " * (1 << 21)]
 )
 def test_what_is_not_of_these_kinds_is_left_alone(config: bytes) -> None:
-    assert not is_converted(config)
+    assert not is_converted(config, Path("none"), BASE)

@@ -33,7 +33,7 @@ def prepare_adapter(
     missing = [file for file in (CONFIG_FILE, WEIGHTS_FILE) if not (folder / file).is_file()]
     if missing:
         raise ValueError(f"adapter {name!r}: {folder} has no {' and no '.join(missing)}")
-    if is_converted((folder / CONFIG_FILE).read_bytes()):
+    if is_converted((folder / CONFIG_FILE).read_bytes(), folder / WEIGHTS_FILE, base):
         folder = _convert(name, folder, base, scratch)
     inspection = inspect_adapter((folder / CONFIG_FILE).read_bytes(), folder / WEIGHTS_FILE, base, base_folder)
     if inspection.manifest is None:

@@ -1,4 +1,4 @@
-"""convert_adapter: an AdaLoRA, LoHa, LoKr or VeRA adapter, or a LoRA on parameters of all experts, as the LoRA adapter
+"""convert_adapter: an AdaLoRA, LoHa, LoKr or VeRA adapter, or a LoRA with tensors of all experts, as the LoRA adapter
 that changes the weights the same way.
 
 Exact wherever the rank of the change can be served; beyond that the nearest LoRA of the largest rank (by singular
@@ -26,6 +26,7 @@ from ..files.tensor_names import OTHER_BASE, ModuleLocation
 from . import adalora, loha, lokr, vera
 from .factors import Change, TooLarge, Unfit, relative
 from .kinds import KINDS, SMALLER, has_stacked, read_source_settings
+from .shared_outer import convert_shared
 from .source import Module, Scan, Shapes, Tensors, compare_targets, sort_tensors
 from .stacked import convert_stacked
 from .write import WeightsFile, lora_config
@@ -98,8 +99,11 @@ def convert_adapter(
     `config` is one that `is_converted`. With a failure among the findings the new files are worth nothing. Raises
     OSError where a file can be neither read nor written.
     """
-    if has_stacked(parse_json(config, max_depth=6)):
+    raw = parse_json(config, max_depth=6)
+    if has_stacked(raw):
         return convert_stacked(config, weights, base, new_config, new_weights, largest)
+    if raw["peft_type"] == "LORA":
+        return convert_shared(config, weights, base, new_config, new_weights, largest)
     report = Report()
     settings = read_source_settings(config, report)
     if settings is not None:

@@ -3,11 +3,14 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from ..files.config_file import LoraSettings, read_settings
+from ..files.manifest import BaseSignature
 from ..files.report import Report, quote
 from ..files.strict_json import parse_json
+from .shared_outer import may_be_shared
 
 MAX_SOURCE_CONFIG: Final = 1 << 20
 """Bytes. AdaLoRA writes a line for each rank of each module."""
@@ -36,14 +39,16 @@ _WEIGHTS_ONLY: Final = {
 _OFF: Final[tuple[object, ...]] = (None, False, "none", [], {})
 
 
-def is_converted(config: bytes) -> bool:
-    """Whether such adapters are. False for what cannot be read."""
+def is_converted(config: bytes, weights: Path, base: BaseSignature) -> bool:
+    """Whether such adapters are. False for what cannot be read. OSError where the weights cannot."""
     try:
         raw = parse_json(config, max_depth=6) if len(config) <= MAX_SOURCE_CONFIG else {}
     except ValueError:
         return False
     kind = raw.get("peft_type")
-    return isinstance(kind, str) and (kind in KINDS or has_stacked(raw))
+    return isinstance(kind, str) and (
+        kind in KINDS or has_stacked(raw) or (kind == "LORA" and may_be_shared(weights, base))
+    )
 
 
 def has_stacked(raw: Mapping[str, Any]) -> bool:

@@ -6,7 +6,6 @@ of one expert lie together in A, and every E-th column of B is of one. Shapes: E
 """
 
 import json
-import math
 import os
 import re
 from collections import Counter, defaultdict
@@ -19,12 +18,13 @@ from typing import Any, Final, NamedTuple
 from ..files.config_file import LoraSettings, read_settings
 from ..files.manifest import BaseSignature, Finding, StackedLinears, TensorInfo
 from ..files.report import Report, enumerate_some, quote
-from ..files.safetensors_header import ITEM_SIZES, limits_of, read_header
+from ..files.safetensors_header import limits_of, read_header
 from ..files.strict_json import parse_json
 from ..files.tensor_names import OTHER_BASE
 from ..files.values import Bits, read_bits
 from .kinds import PARAMETERS
 from .parameters import as_stored, weights_of, with_plain_patterns
+from .write import whole_header
 
 _NAME: Final = re.compile(r"base_model\.model\.(.+?)((?:\.base_layer)*)\.lora_([AB])(?:\.default)?\.weight")
 _LITERAL: Final = re.compile(r"[A-Za-z0-9_.]+")
@@ -255,17 +255,12 @@ def _write(
             if part.within in acting:
                 ranks[part.path] = len(part.a)
                 stored += part.stored()
-    entries, end = dict[str, Any](), 0
-    for name, dtype, shape in stored:
-        size = math.prod(shape) * ITEM_SIZES[dtype]
-        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
-        end += size
-    header = json.dumps({"__metadata__": {"format": "pt"}} | entries, separators=(",", ":")).encode()
-    if 8 + len(header) + end > largest:
+    header, size = whole_header(stored)
+    if len(header) + size > largest:
         report.fail("converted", f"the LoRA of each expert would have more than {largest:,} bytes", "free some space")
         return ranks
     with target.open("xb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
+        file.write(header)
         for tensor in found.others:
             file.write(read_bits(source, tensor).tobytes())
         for pair in found.pairs:

@@ -1,16 +1,18 @@
 """The two files of a LoRA adapter, written module by module."""
 
 import json
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from io import FileIO
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from ..files.config_fields import MAX_RANK
 from ..files.manifest import BaseSignature
+from ..files.safetensors_header import ITEM_SIZES
 from ..files.tensor_names import ModuleLocation
 from ..files.values import LARGEST_WEIGHT
 from .factors import Change, TooLarge, Unfit
@@ -54,6 +56,17 @@ class WeightsFile:
         header = _header(self._entries).ljust(self._room)
         self._file.seek(0)
         _write_all(self._file, len(header).to_bytes(8, "little") + header)
+
+
+def whole_header(stored: Iterable[tuple[str, str, tuple[int, ...]]]) -> tuple[bytes, int]:
+    """The beginning of a file of tensors, each by name, dtype and shape, and how many bytes come after it."""
+    entries, end = dict[str, Any](), 0
+    for name, dtype, shape in stored:
+        size = math.prod(shape) * ITEM_SIZES[dtype]
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    header = json.dumps(_METADATA | entries, separators=(",", ":")).encode()
+    return len(header).to_bytes(8, "little") + header, end
 
 
 def lora_config(ranks: Mapping[ModuleLocation, int], base_model: str, base: BaseSignature) -> bytes:

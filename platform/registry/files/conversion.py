@@ -47,8 +47,9 @@ class Conversion:
     """The files to serve; with a failure those that came."""
 
 
-def needs_conversion(store: ArtifactStore, config: Blob) -> bool:
-    return config.size <= MAX_SOURCE_CONFIG and is_converted(store.blob_path(config.sha256).read_bytes())
+def needs_conversion(store: ArtifactStore, base: BaseSignature, config: Blob, weights: Blob) -> bool:
+    files = [store.blob_path(blob.sha256) for blob in (config, weights)]
+    return config.size <= MAX_SOURCE_CONFIG and is_converted(files[0].read_bytes(), files[1], base)
 
 
 def convert(store: ArtifactStore, base: BaseSignature, config: Blob, weights: Blob) -> Conversion:

@@ -56,7 +56,7 @@ class Preflight:
 
         Blocks until the children have answered. Raises StorageFull.
         """
-        if not needs_conversion(self._store, config):
+        if not needs_conversion(self._store, self._base.signature, config, weights):
             return Prepared(config, weights, self.check(config, weights))
         with self._turns:
             made = convert(self._store, self._base.signature, config, weights)
