@@ -62,4 +62,6 @@ def wait_for_previous(CHAINED: tl.constexpr) -> None:
     """For all kernels launched before. As text, because gdc_wait of triton 3.9 keeps a loop around it from having loads
     on their way."""
     if CHAINED:
-        tl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+        tl.inline_asm_elementwise(
+            "griddepcontrol.wait; // $0", "=r,~{memory}", [], dtype=tl.int32, is_pure=False, pack=1
+        )
