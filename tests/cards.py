@@ -21,8 +21,9 @@ ROOMY = (80, 90, 100)
 
 
 def use_card(monkeypatch: pytest.MonkeyPatch, known: Card) -> None:
-    """Launches on a CPU are those for this card."""
+    """Launches are those for this card, on a CPU too."""
     monkeypatch.setattr(card, "INTERPRETER", known)
+    monkeypatch.setattr(card, "_read_card", lambda device: known)
 
 
 def use_processors(monkeypatch: pytest.MonkeyPatch, processors: int) -> None:

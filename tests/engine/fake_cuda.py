@@ -7,7 +7,6 @@ a card; triton's kernels are not run. What comes to the host is zeros.
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from loraplex.engine.device.stream import Launch
 from loraplex.engine.startup import gpu_profile
 from loraplex.lora.residency import page_copier as copies
 from loraplex.lora.residency import pool
+from tests.cards import CARDS, use_card
 
 from .inline_stream import HostMoment, InlineStream
 from .paper_gauge import PaperGauge
@@ -137,8 +137,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9,
     monkeypatch.setattr(device, "find_cuda", lambda: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a card")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
-    properties = SimpleNamespace(multi_processor_count=132)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
+    use_card(monkeypatch, CARDS[10 * capability[0] + capability[1]])
     monkeypatch.setattr(cuda_stream, "open_queues", lambda device: queues)
     monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge())
     monkeypatch.setattr(copies, "_default_streams", lambda device: copies.Streams(stream, stream))

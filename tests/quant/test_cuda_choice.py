@@ -17,6 +17,7 @@ from loraplex.quant.schemes.choose import choose_cuda_scheme
 from loraplex.quant.schemes.selector import SchemeSelector
 from loraplex.quant.weights.online import OnlineQuantization
 from loraplex.quant.weights.weights import Float8Inputs
+from tests.cards import CARDS, use_card
 
 from .kernels.weights import random_float8, random_integers
 
@@ -78,7 +79,7 @@ def test_what_is_rounded_at_load_reads_float8_too(monkeypatch: pytest.MonkeyPatc
 
 
 def test_devices_without_float8_units_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    use_card(monkeypatch, CARDS[86])
     monkeypatch.setattr(torch, "_scaled_mm", lambda *arguments, **named: pytest.fail("it was asked"))
     assert not PROBE(CUDA)
 
