@@ -16,7 +16,7 @@ from ..files.values import Bits
 from .arena import Arena
 from .epochs import Epochs, StaleError
 from .finish import BaseModules, finish_module, needs_base
-from .page_copier import Event, PageCopier, Streams, bits_of
+from .page_copier import Event, PageCopier, Streams, bits_of, join_runs
 from .row_pages import INDEX_BYTES, index_bytes, page_bytes
 from .weights import Contents, PageKind, Pages
 
@@ -208,7 +208,7 @@ class PageStore:
                     index[row], counts[row] = self._write_index(room, kind), len(contents.tokens[kind])
         known = np.array(0 if contents.vocab_size == self._base.vocab_size else contents.vocab_size, np.int32)
         table = self.table
-        for target, values in (
+        rows = (
             (table.vectors, vectors),
             (table.row_index, index),
             (table.row_counts, counts),
@@ -216,8 +216,8 @@ class PageStore:
             (table.offset, offset),
             (table.rank, contents.ranks),
             (table.scaling, contents.scalings),
-        ):
-            self._copier.put(target[room.slot], torch.from_numpy(values))
+        )
+        self._copier.put_all([(part[room.slot], torch.from_numpy(values)) for part, values in rows])
         self._publish_extras(room, contents)
 
     def _write_index(self, room: PageAllocation, kind: str) -> int:
@@ -282,9 +282,9 @@ class PageStore:
             return
         self._current[room.slot] = self._epochs.give()
         table = self.table
-        for part, nothing in ((table.rank, 0), (table.vectors, -1), (table.row_counts, 0), (table.vocabularies, 0)):
-            row = part[room.slot]
-            self._copier.put(row, torch.full_like(row, nothing, device="cpu"))
+        cleared = (table.rank, 0), (table.vectors, -1), (table.row_counts, 0), (table.vocabularies, 0)
+        rows = [(part[room.slot], nothing) for part, nothing in cleared]
+        self._copier.put_all([(row, torch.full_like(row, nothing, device="cpu")) for row, nothing in rows])
         self._vacated = self._copier.mark()
         table.extras.pop(room.slot, None)
         self._arena.release_all(offset for offsets in room.offsets.values() for offset in offsets)
@@ -345,13 +345,15 @@ class PageStore:
         return self.table.floats[begin + ordinal * 2 * outputs :][: 2 * outputs].view(2, outputs)
 
     def _page_pairs(self, room: PageAllocation, copy: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Each page in the arena, and in a copy."""
-        arena = self.table.arena
-        packed = self._pack(room)
-        for kind, offsets in room.offsets.items():
-            for here, there in zip(offsets, packed.offsets[kind], strict=True):
-                size = self._page_size(kind)
-                yield arena[here : here + size], copy[there : there + size]
+        """Runs of pages that lie one after another in the arena, and where a copy has them."""
+        arena, packed = self.table.arena, self._pack(room)
+        pages = (
+            (here, there, self._page_size(kind))
+            for kind, offsets in room.offsets.items()
+            for here, there in zip(offsets, packed.offsets[kind], strict=True)
+        )
+        for here, there, size in join_runs(pages):
+            yield arena[here : here + size], copy[there : there + size]
 
     def _host_pages(self, room: PageAllocation, buffer: torch.Tensor) -> Pages:
         unsigned = bits_of(buffer)

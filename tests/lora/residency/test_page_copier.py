@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from loraplex.lora.residency.page_copier import Event, Streams
+from loraplex.lora.residency.page_copier import Event, PageCopier, Streams, join_runs
 from tests.engine.virtual_stream import VirtualEvent, VirtualStream
 from tests.lora.signatures import KINDS
 
@@ -160,3 +160,47 @@ def test_a_copy_for_the_host_has_what_the_engine_thread_wrote_last(tmp_path: Pat
     house.pool.evict(digest)
     house.executor.run()
     assert bool((house.pool._host._copies[digest].pages == 7.0).all())
+
+
+class Counting(LateStream):
+    copied = 0
+
+    def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
+        self.copied += 1
+        super().copy(destination, source)
+
+
+def test_an_adapter_whose_pages_lie_together_is_one_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its entries of the table come from one piece of pinned memory."""
+    source = random.Random(0)
+    steps, copies = Counting(source), Counting(source)
+    house = House(tmp_path, pages=8, streams=Streams(steps, copies))
+    pinned: list[int] = []
+    staging = PageCopier.staging
+    monkeypatch.setattr(PageCopier, "staging", lambda self, *size: pinned.append(1) or staging(self, *size))
+    digest = house.add(1, rank=40)
+    house.pool.load(digest)
+    house.work()
+    [room] = [entry.room for entry in house.pool._entries.values()]
+    assert room is not None and sum(map(len, room.offsets.values())) >= 5
+    assert copies.copied == 1 and len(pinned) == 2, "one for pages, one for the table"
+    assert steps.copied == 7
+    house.pool.evict(digest)
+    assert len(pinned) == 3 and steps.copied == 11
+
+
+@pytest.mark.parametrize(
+    ("parts", "runs"),
+    [
+        ([], []),
+        ([(5, 0, 3)], [(5, 0, 3)]),
+        ([(5, 0, 3), (8, 3, 3), (11, 6, 1)], [(5, 0, 7)]),
+        ([(5, 0, 3), (9, 3, 3), (12, 6, 2)], [(5, 0, 3), (9, 3, 5)]),
+        ([(8, 0, 3), (5, 3, 3)], [(8, 0, 3), (5, 3, 3)]),
+        ([(0, 0, 3), (3, 4, 3)], [(0, 0, 3), (3, 4, 3)]),
+    ],
+)
+def test_runs_follow_each_other_on_both_sides(
+    parts: list[tuple[int, int, int]], runs: list[tuple[int, int, int]]
+) -> None:
+    assert [*join_runs(parts)] == runs
