@@ -8,12 +8,14 @@ import torch
 import triton
 import triton.language as tl
 
+from loraplex.quant.kernels.cuda.guard import require
+
 from .tiles import COLUMN_WARPS, COLUMNS
 
 
 def gather_rows(token_ids: torch.Tensor, table: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """token_ids [T] of any integer dtype, table [V, C], both contiguous -> [T, C] in `dtype`."""
-    assert token_ids.is_contiguous() and table.is_contiguous()
+    require(token_ids.is_contiguous() and table.is_contiguous(), "tokens and their table must be contiguous")
     rows, size = table.shape
     x = torch.empty(len(token_ids), size, dtype=dtype, device=table.device)
     if len(token_ids):

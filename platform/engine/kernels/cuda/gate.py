@@ -12,6 +12,7 @@ import triton.language as tl
 
 from loraplex.quant.kernels.cuda.cast import cast_row, cast_rows, empty_cast
 from loraplex.quant.kernels.cuda.chain import can_chain, let_next_begin, wait_for_previous
+from loraplex.quant.kernels.cuda.guard import require
 
 from .tiles import COLUMN_WARPS, COLUMNS, GATE_COLUMNS, row_warps
 
@@ -52,7 +53,7 @@ def multiply_gate_cast(
 
 
 def _empty_result(gate_up: torch.Tensor) -> torch.Tensor:
-    assert gate_up.is_contiguous() and gate_up.shape[1] % 2 == 0
+    require(gate_up.is_contiguous() and gate_up.shape[1] % 2 == 0, "gate and up must be contiguous and as wide")
     return torch.empty(gate_up.shape[0], gate_up.shape[1] // 2, dtype=gate_up.dtype, device=gate_up.device)
 
 

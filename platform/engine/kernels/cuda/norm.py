@@ -9,6 +9,7 @@ import triton.language as tl
 
 from loraplex.quant.kernels.cuda.cast import cast_row, empty_cast
 from loraplex.quant.kernels.cuda.chain import can_chain, let_next_begin, wait_for_previous
+from loraplex.quant.kernels.cuda.guard import require
 
 from .tiles import REGISTERS, row_warps
 
@@ -36,7 +37,8 @@ def _launch(
     normed: torch.Tensor, values: torch.Tensor | None, scales: torch.Tensor | None, scale: float | None,
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float,
 ) -> None:  # fmt: skip
-    assert x.shape == residual.shape and x.is_contiguous() and residual.is_contiguous() and weight.is_contiguous()
+    is_packed = x.is_contiguous() and residual.is_contiguous() and weight.is_contiguous()
+    require(is_packed and x.shape == residual.shape, "rows and residual must be contiguous and of one shape")
     tokens, size = x.shape
     if tokens:
         width = triton.next_power_of_2(size)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from loraplex.quant.kernels.cuda.card import Card, find_card
+from loraplex.quant.kernels.cuda.guard import require
 
 from .expand import expand
 from .scale import scale
@@ -75,7 +76,9 @@ def add_lora(
         kinds, widths, y.shape[1], x.shape[1], split, step.arena.dtype, y.element_size(), table,
         find_card(y.device),
     )  # fmt: skip
-    assert len(x) * len(kinds) * launches.splits * round_ranks(pages) <= step.intermediate.numel()
+    room = len(x) * len(kinds) * launches.splits * round_ranks(pages)
+    require(x.is_contiguous() and y.is_contiguous(), "rows must be contiguous")
+    require(room <= step.intermediate.numel(), f"there is no room for {room} sums of adapters")
     rows, places = (step.chunks, step.tokens), (step.arena, step.offset, step.rank)
     shrink[(min(chunks * len(kinds) * launches.splits, launches.shrinking),)](
         step.intermediate, x, *rows, step.scales, *places, step.scaling, chunks, layer, **launches.shrink

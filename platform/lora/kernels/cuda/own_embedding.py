@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from loraplex.quant.kernels.cuda.guard import require
+
 from .entry import StepTensors
 from .own_rows import OwnRows, find_row
 from .tiles import ALIGNMENT_BYTES, PAGE, ROWS
@@ -20,7 +22,7 @@ def add_embedding(
     x: torch.Tensor, token_ids: torch.Tensor, step: StepTensors, own: OwnRows, chunks: int, kind: int, vocabulary: int
 ) -> None:
     """x [T, C], changed in place; token_ids [T] int64; the rest as for `cuda.add_lora`."""
-    assert x.is_contiguous() and token_ids.is_contiguous()
+    require(x.is_contiguous() and token_ids.is_contiguous(), "rows and tokens must be contiguous")
     size, (_, table_kinds, table_pages) = x.shape[1], step.offset.shape
     embed[triton.cdiv(size, COLUMNS), chunks, ROWS](
         x, token_ids, step.chunks, step.tokens, step.scales, step.arena, step.offset, step.rank, step.scaling,

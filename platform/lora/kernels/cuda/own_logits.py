@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from loraplex.quant.kernels.cuda.card import find_card
+from loraplex.quant.kernels.cuda.guard import require
 
 from .entry import StepTensors
 from .matrix import multiply
@@ -21,7 +22,7 @@ def put_own_logits(
 ) -> None:  # fmt: skip
     """y [R, room for all tokens], changed in place, x [R, C], both contiguous; vocabularies as in PageTable;
     vocabulary: the base's; the rest as for `cuda.add_lora`."""
-    assert y.is_contiguous() and x.is_contiguous()
+    require(y.is_contiguous() and x.is_contiguous(), "rows and logits must be contiguous")
     item_size = step.arena.element_size()
     # Programs share the rows of the head of a chunk's adapter: they are a few, or as many as the vocabulary.
     own_logits[find_card(y.device).processors, chunks](

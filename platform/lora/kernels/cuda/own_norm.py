@@ -7,6 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
+from loraplex.quant.kernels.cuda.guard import require
+
 MOST_WARPS = 32
 WARP_ELEMENTS = 512
 """Of a row, that one warp has: 16 a thread."""
@@ -20,7 +22,8 @@ def norm_with_own(
     """normed [N, C] = residual [N, C] / rms * weight, of a LayerNorm centred and with the bias: in the rows of tokens
     whose adapter has a weight of this kind of norm, and nowhere else. tokens [N] int64: of each row, None: row by row;
     slots [T] int32, by token, -1 for none; floats and vectors as in PageTable. All contiguous."""
-    assert normed.is_contiguous() and residual.is_contiguous() and normed.shape == residual.shape
+    is_packed = normed.is_contiguous() and residual.is_contiguous()
+    require(is_packed and normed.shape == residual.shape, "rows and residual must be contiguous and of one shape")
     rows, size = normed.shape
     width = triton.next_power_of_2(size)
     if rows:

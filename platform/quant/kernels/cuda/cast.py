@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .guard import require
 from .tiles import CAST_ELEMENTS
 
 LARGEST: Final = tl.constexpr(448.0)
@@ -20,7 +21,7 @@ def cast_rows(x: torch.Tensor, scale: float | None = None) -> tuple[torch.Tensor
 
     With `scale` all rows have that one: what is beyond 448 times it becomes 448 times it.
     """
-    assert x.is_contiguous()
+    require(x.is_contiguous(), "rows must be contiguous")
     rows, inputs = x.shape
     result, scales = empty_cast(x.shape, x.device)
     width = triton.next_power_of_2(inputs)

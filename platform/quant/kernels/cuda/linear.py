@@ -7,6 +7,7 @@ import torch
 
 from .card import find_card
 from .dequantize import dequantize
+from .guard import require
 from .layout import PackedWeight
 from .multiply import add_splits, multiply
 from .tiles import ADDED_ELEMENTS, DENSE_BYTES, DENSE_ROWS, PANEL, choose_tile, count_split_runs
@@ -15,7 +16,10 @@ from .tiles import ADDED_ELEMENTS, DENSE_BYTES, DENSE_ROWS, PANEL, choose_tile, 
 def linear(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> None:
     """y [T, out] is overwritten, its rows may lie further apart; x [T, in] bfloat16 or float16, contiguous, its inputs
     in the weight's order; bias [out]. The same shapes give the same bits each time."""
-    assert x.is_contiguous() and x.dtype.itemsize == 2 and x.shape[1] == weight.inputs and y.stride(1) == 1
+    fits = x.shape == (len(y), weight.inputs) and y.shape[1] == weight.outputs and x.dtype.itemsize == 2
+    require(
+        fits and x.is_contiguous() and y.stride(1) == 1, "rows must be contiguous, of 16 bits and the weight's sizes"
+    )
     if len(x) > DENSE_ROWS:
         multiply_dense(y, x, weight, bias)
     elif len(x):
@@ -28,7 +32,8 @@ def multiply_packed(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias
     width, chained = weight.codes.shape[3], card.can_chain
     split_runs = count_split_runs(weight.outputs, rows, weight.runs, width, card)
     splits = -(-weight.runs // split_runs)
-    assert max(weight.codes.numel(), rows * weight.inputs, splits * rows * y.stride(0)) < 2**31
+    most = max(weight.codes.numel(), rows * weight.inputs, splits * rows * y.stride(0))
+    require(most < 2**31, f"{most} places do not fit 32 bits")
     grid = (len(weight.codes), splits, -(-rows // tile.rows))
     shape = _shape(weight) | {
         "SPLIT_RUNS": split_runs, "PASS_RUNS": tile.runs, "TILE_ROWS": tile.rows, "STAGES": tile.stages,

@@ -6,6 +6,7 @@ import torch
 import triton
 
 from loraplex.quant.kernels.cuda.card import find_card
+from loraplex.quant.kernels.cuda.guard import require
 
 from .attend import attend
 from .keys import LOG2_E
@@ -119,10 +120,12 @@ def attend_paged(
     """
     (tokens, heads, size), (sequences, width) = query.shape, blocks.shape
     _, kv_heads, block, _ = layer.key.shape
-    assert query.is_contiguous() and output.is_contiguous() and blocks.is_contiguous()
+    is_packed = query.is_contiguous() and output.is_contiguous() and blocks.is_contiguous()
+    require(is_packed and query.shape == output.shape, "queries, results and block tables must be contiguous")
     plan = plan_attend(layer, tokens, sequences, heads, width, uneven)
     tile, queries, tiles, splits, spare = plan
-    assert not plan.cuts or (tiles if spare else splits * tokens) <= len(partials.sums)
+    parts = tiles if spare else splits * tokens
+    require(not plan.cuts or parts <= len(partials.sums), f"there is no room for {parts} partial results")
     card = find_card(query.device)
     chained = card.can_chain
     stored = FORMATS.get(layer.key.dtype, FLOAT)
@@ -176,7 +179,8 @@ def write_heads(
     NOT_FINITE of write.py where one is not finite. A token whose slot is negative is not written and clips nothing."""
     tokens, query_heads, size = query.shape
     kv_heads, block = (heads.shape[1] - query_heads) // 2, layer.key.shape[2]
-    assert heads.is_contiguous() and query.is_contiguous() and size % 2 == 0 and kv_heads in (0, layer.key.shape[1])
+    is_packed = heads.is_contiguous() and query.is_contiguous() and size % 2 == 0
+    require(is_packed and kv_heads in (0, layer.key.shape[1]), "heads must be contiguous and those of the cache")
     rows = max(LEAST_STORE_ROWS, triton.next_power_of_2(2 * kv_heads)) if kv_heads else LEAST_STORE_ROWS
     lanes = triton.next_power_of_2(size // 2)
     stored, chained = FORMATS.get(layer.key.dtype, FLOAT), find_card(query.device).can_chain

@@ -3,6 +3,8 @@
 import torch
 import triton
 
+from loraplex.quant.kernels.cuda.guard import require
+
 from .decide import decide
 from .describe import merge, rank
 from .gather import gather
@@ -22,8 +24,8 @@ NARROW_WARPS = 8
 def with_logits(buffers: Buffers, logits: torch.Tensor, shape: Shape) -> Buffers:
     """logits [R, V] of any float dtype, a row's tokens side by side."""
     rows, vocabulary = logits.shape
-    assert logits.stride(1) == 1 and rows <= shape.rows and vocabulary <= shape.chunk * shape.chunks
-    assert vocabulary <= shape.width
+    fits = rows <= shape.rows and vocabulary <= min(shape.chunk * shape.chunks, shape.width)
+    require(fits and logits.stride(1) == 1, f"the sampler has no room for {rows} rows of {vocabulary} logits")
     return buffers._replace(logits=logits, vocabulary=vocabulary, stride=logits.stride(0))
 
 

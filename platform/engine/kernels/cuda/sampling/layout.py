@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 import torch
 
+from loraplex.quant.kernels.cuda.guard import require
+
 CHUNK: Final = 2048
 """Tokens of a row that one program reads: enough programs for a device even for a single row."""
 TILE: Final = 512
@@ -124,7 +126,7 @@ class Buffers(NamedTuple):
 
 
 def make_shape(rows: int, vocabulary: int, tops: int) -> Shape:
-    assert vocabulary <= MOST_TOKENS
+    require(vocabulary <= MOST_TOKENS, f"the sampler has no room for {vocabulary} tokens")
     chunks = -(-vocabulary // CHUNK)
     lanes = 1 << (chunks - 1).bit_length()
     return Shape(-(-vocabulary // 16) * 16, CHUNK, chunks, lanes, TILE, SORTED, ROOM, BUCKETS, rows, tops)
