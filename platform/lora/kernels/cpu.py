@@ -259,3 +259,25 @@ def add_lora(
                         row, min(row + TOKENS, starts[segment + 1]),
                     )  # fmt: skip
                 share = claim(taken)
+
+
+_shrink_alone: Final = njit(shrink.py_func)
+
+
+@njit
+def add_lora_alone(
+    y: Any, x: Any, layer: int, kinds: Any, firsts: Any, arena: Any, offset: Any, rank: Any, scaling: Any,
+    scales: Any, sorted_tokens: Any, starts: Any, slots: Any,
+) -> None:  # fmt: skip
+    """As add_lora, the same bits, by the thread that calls: for callers that share out many such calls."""
+    tokens, ranks = sorted_tokens.astype(np.int64), ranks_of(rank, slots, kinds, layer)
+    h = _shrink_alone(y, x, layer, kinds, firsts, arena, offset, ranks, scaling, scales, tokens, starts, slots, 1)
+    widths = _widths_of(ranks, firsts)
+    for segment in range(len(slots)):
+        for row in range(starts[segment], starts[segment + 1], TOKENS):
+            for member in range(len(kinds)):
+                if widths[segment, member]:
+                    _expand(
+                        y, h, x.shape[1], layer, kinds, firsts, arena, offset, ranks, tokens, slots, segment, member,
+                        0, widths[segment, member], row, min(row + TOKENS, starts[segment + 1]),
+                    )  # fmt: skip

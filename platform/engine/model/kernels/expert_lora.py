@@ -5,10 +5,13 @@ Shapes: T tokens, A adapters of a token, E experts, P rows, those of an expert s
 bits whatever other rows there are, as of `add_lora`.
 """
 
-import numpy as np
-from numba import njit
+from typing import Final
 
-from loraplex.lora.kernels.cpu import add_lora
+import numpy as np
+from numba import njit, prange
+
+from loraplex.lora.kernels.claim import claim, counter
+from loraplex.lora.kernels.cpu import add_lora, add_lora_alone
 from loraplex.lora.kernels.vectors import apply_vectors
 
 from ...kernels.vector import Array
@@ -53,7 +56,39 @@ def _group(
     return segments
 
 
-@njit(cache=True, nogil=True)
+SHARED_OUT: Final = 4
+"""Experts with rows for each worker, from which on a worker takes whole experts: all of them start and wait once then,
+and not twice for each expert."""
+
+
+@njit
+def _add(
+    y: Array, x: Array, tokens: Array, kinds: Array, ordinal: int, firsts: Array, arena: Array, offset: Array,
+    rank: Array, scaling: Array, floats: Array, vectors: Array, slots: Array, factors: Array, workers: int,
+) -> None:  # fmt: skip
+    """As add_expert_lora, to the rows [R] of one expert. workers 0: the thread that calls."""
+    places = slots.shape[1]
+    most = len(tokens) * places
+    order, starts = np.empty(most, np.int32), np.empty(most + 1, np.int32)
+    owners, rounds = np.empty(most, np.int32), np.empty(places + 1, np.int32)
+    count = _group(slots, tokens, kinds, ordinal, rank, vectors, order, starts, owners, rounds)
+    if not count:
+        return
+    order, starts, owners = order[: starts[count]], starts[: count + 1], owners[:count]
+    scales = np.empty(len(order), np.float32)
+    for place in range(places):
+        for at in range(starts[rounds[place]], starts[rounds[place + 1]]):
+            scales[at] = factors[tokens[order[at]], place]
+    if workers:
+        add_lora(
+            y, x, ordinal, kinds, firsts, arena, offset, rank, scaling, scales, order, starts, owners, rounds, workers
+        )
+    else:
+        add_lora_alone(y, x, ordinal, kinds, firsts, arena, offset, rank, scaling, scales, order, starts, owners)
+    apply_vectors(y, ordinal, kinds, firsts, floats, vectors, scales, order, starts, owners)
+
+
+@njit(parallel=True, cache=True, nogil=True)
 def add_expert_lora(
     y: Array, x: Array, rows: Array, tokens: Array, kinds: Array, ordinals: Array, firsts: Array, arena: Array,
     offset: Array, rank: Array, scaling: Array, floats: Array, vectors: Array, slots: Array, factors: Array,
@@ -65,27 +100,23 @@ def add_expert_lora(
     page table; ordinals [E]; slots and factors [T, A], as token_slot and token_scale of LoraBatch; the others as in
     add_lora.
     """
-    places = slots.shape[1]
-    for expert in range(len(kinds)):
-        first, last = rows[expert], rows[expert + 1]
-        if first == last:
-            continue
-        most = (last - first) * places
-        order, starts = np.empty(most, np.int32), np.empty(most + 1, np.int32)
-        owners, rounds = np.empty(most, np.int32), np.empty(places + 1, np.int32)
-        own = tokens[first:last]
-        count = _group(slots, own, kinds[expert], ordinals[expert], rank, vectors, order, starts, owners, rounds)
-        if not count:
-            continue
-        order, starts, owners = order[: starts[count]], starts[: count + 1], owners[:count]
-        scales = np.empty(len(order), np.float32)
-        for place in range(places):
-            for at in range(starts[rounds[place]], starts[rounds[place + 1]]):
-                scales[at] = factors[own[order[at]], place]
-        add_lora(
-            y[first:last], x[first:last], ordinals[expert], kinds[expert], firsts, arena, offset, rank, scaling,
-            scales, order, starts, owners, rounds, workers,
-        )  # fmt: skip
-        apply_vectors(
-            y[first:last], ordinals[expert], kinds[expert], firsts, floats, vectors, scales, order, starts, owners
-        )
+    touched = np.flatnonzero(rows[1:] > rows[:-1])
+    if len(touched) < SHARED_OUT * workers:
+        for expert in touched:
+            first, last = rows[expert], rows[expert + 1]
+            _add(
+                y[first:last], x[first:last], tokens[first:last], kinds[expert], ordinals[expert], firsts, arena,
+                offset, rank, scaling, floats, vectors, slots, factors, workers,
+            )  # fmt: skip
+        return
+    taken = counter(workers)
+    for worker in prange(workers):
+        at = np.int64(worker)
+        while at < len(touched):
+            expert = touched[at]
+            first, last = rows[expert], rows[expert + 1]
+            _add(
+                y[first:last], x[first:last], tokens[first:last], kinds[expert], ordinals[expert], firsts, arena,
+                offset, rank, scaling, floats, vectors, slots, factors, 0,
+            )  # fmt: skip
+            at = claim(taken)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from loraplex.engine.model.kernels.expert_lora import add_expert_lora
+from loraplex.engine.model.kernels.expert_lora import SHARED_OUT, add_expert_lora
 from loraplex.engine.model.operations.cpu import OPERATIONS
 from loraplex.lora.apply.apply import kernel_arrays, lora_reference
 from loraplex.lora.apply.batch import LoraBatch, PageTable
@@ -81,3 +81,30 @@ def test_rows_get_what_their_adapters_add_to_their_expert(
     x = x.bfloat16().float() if table.arena.dtype == torch.bfloat16 else x
     slots = POPULARITY[popularity](tokens)
     run(table, ROUTING[routing](tokens), slots, x, torch.rand(slots.shape) + 0.5)
+
+
+@pytest.mark.parametrize("popularity", POPULARITY)
+@pytest.mark.parametrize("tokens", [5, 60])
+def test_who_takes_an_expert_changes_no_bit(table: PageTable, popularity: str, tokens: int) -> None:
+    """Of many experts a worker takes whole ones; of few, all workers share each."""
+    torch.manual_seed(tokens)
+    many = EXPERTS * 5
+    rows = KERNELS.group(torch.stack([torch.randperm(len(many))[:6] for _ in range(tokens)]), len(many))
+    slots = POPULARITY[popularity](tokens).to(torch.int32)
+    batch = LoraBatch.build(table, slots, torch.rand(slots.shape) + 0.5)
+    if batch is None:
+        return
+    x, y = torch.randn(len(rows.tokens), INPUTS), torch.randn(len(rows.tokens), 2 * OUTPUTS)
+    arena, offset, rank, scaling, *_, floats, vectors, token_slot = kernel_arrays(batch)
+    kinds = np.array([table.group(group).rows for group in many])
+    firsts, ordinals = np.array([0, OUTPUTS, 2 * OUTPUTS]), np.full(len(many), LAYER)
+    found = []
+    for workers in (1, 2, 20):
+        assert (int((rows.starts.diff() > 0).sum()) >= SHARED_OUT * workers) == (workers < 20)
+        found.append(y.clone())
+        add_expert_lora(
+            found[-1].numpy(), x.numpy(), rows.starts.numpy(), rows.tokens.numpy(), kinds, ordinals, firsts, arena,
+            offset, rank, scaling, floats, vectors, token_slot, batch.token_scale.numpy(), workers,
+        )  # fmt: skip
+    assert torch.equal(found[0], found[2]) and torch.equal(found[1], found[2])
+    assert not torch.equal(found[0], y)
