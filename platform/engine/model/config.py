@@ -150,11 +150,16 @@ def linear_shapes(layer: LayerSpec) -> dict[str, tuple[int, int]]:
 
 def parse_config(whole: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
     """The two JSON documents as a ModelConfig. ValueError says what is missing or unsupported."""
-    family, name, task, parts = find_family(_architectures(whole))
+    family, name, task, parts = find_family(_architectures(whole), whole.get("model_type"))
     own = _text_config(whole) if parts else whole
     name = _text_name(whole, parts) if parts else name
     raw = dict(family.defaults.get(name, {})) | own
     spec = family.describe(raw, name)
+    if raw.get("is_causal") is False and any(mixer.is_causal for _, mixer in spec.attention_layers()):
+        raise ValueError(
+            f"is_causal false is not supported for {name}: here each token sees those before it alone. The answers of "
+            "a model that was trained to see those behind it too would be others"
+        )
     if task == "generate" and not spec.keeps_keys:
         raise ValueError(
             f"{name} with use_bidirectional_attention is not supported as a model that generates text: its tokens see "

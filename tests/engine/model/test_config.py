@@ -146,5 +146,7 @@ def test_the_fingerprint_follows_the_architecture(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path)
     before = base_signature(folder).fingerprint
     raw = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(raw | {"architectures": ["MistralForCausalLM"]}))
+    (folder / "config.json").write_text(
+        json.dumps(raw | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"})
+    )
     assert base_signature(folder).fingerprint != before

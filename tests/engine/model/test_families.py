@@ -51,7 +51,11 @@ def test_a_new_family_is_one_file(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = [model(input_ids=torch.tensor([prompt])).logits[0, -1].argmax().item()]
     config = json.loads((base / "config.json").read_text())
-    renamed = {"architectures": ["MadeUpForCausalLM"], "depth": config.pop("num_hidden_layers")}
+    renamed = {
+        "architectures": ["MadeUpForCausalLM"],
+        "model_type": "made_up",
+        "depth": config.pop("num_hidden_layers"),
+    }
     (base / "config.json").write_text(json.dumps(config | renamed | {"width": config.pop("hidden_size")}))
     llm = LLM(base, {"adapter": adapter}, max_model_len=64, num_kv_blocks=16)
     [output] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=1), adapter="adapter", use_tqdm=False)

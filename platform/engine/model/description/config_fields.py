@@ -1,5 +1,6 @@
 """Fields of a config.json, each read and checked in one place. ValueError says what is missing or unsupported."""
 
+import math
 import struct
 from collections.abc import Mapping
 from typing import Any, Final
@@ -39,6 +40,7 @@ ROPE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "longrope": ("factor", "attention_factor"),
     "proportional": ("factor", "partial_rotary_factor"),
 }
+ORIGINAL: Final = "original_max_position_embeddings"
 LONGROPE_LISTS: Final = ("short_factor", "long_factor")
 
 
@@ -67,17 +69,37 @@ def positive(raw: Raw, name: str, default: int | None = None) -> int:
     return value
 
 
+def whole_number(raw: Raw, name: str, default: int) -> int:
+    """0 or more."""
+    return 0 if raw.get(name) == 0 and raw[name] is not False else positive(raw, name, default)
+
+
 def number(raw: Raw, name: str, default: float | None = None) -> float:
     value = raw.get(name)
     value = default if value is None else value
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise ValueError(f"config.json must give {name} as a number, got {value!r}")
     return float(value)
 
 
+def above_zero(raw: Raw, name: str, default: float | None = None) -> float:
+    value = number(raw, name, default)
+    if value <= 0:
+        raise ValueError(f"config.json must give {name} as a number above 0, got {value!r}")
+    return value
+
+
 def flag(raw: Raw, name: str, default: bool = False) -> bool:
     value = raw.get(name)
-    return default if value is None else bool(value)
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"config.json must give {name} as true or false, got {value!r}")
+    return default if value is None else value
+
+
+def window(raw: Raw, default: int | None = None) -> int | None:
+    """sliding_window; `default`: where it is not there. None: layers see all tokens."""
+    said = raw.get("sliding_window", default)
+    return None if said is None else positive({"sliding_window": said}, "sliding_window")
 
 
 def activation(raw: Raw, name: str, default: str, supported: tuple[Activation, ...] | None = None) -> Activation:
@@ -139,25 +161,46 @@ def rope(raw: Raw, head_dim: int, *, said: Raw | None = None, may_be_partial: bo
 
     transformers 4 writes `rope_theta` and `rope_scaling`, transformers 5 writes `rope_parameters`; both are read.
     """
-    said = said if said is not None else raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    said = said_of_rope(raw) if said is None else said
     kind = said.get("rope_type") or said.get("type") or "default"
     if kind not in ROPE_PARAMETERS:
         raise ValueError(f"rope scaling {kind!r} is not supported; supported: {', '.join(ROPE_PARAMETERS)}")
-    original = raw.get("original_max_position_embeddings", raw["max_position_embeddings"])
-    said = {"original_max_position_embeddings": original} | dict(said)
+    said = {ORIGINAL: _original_length(raw, said)} | dict(said)
     missing = [name for name in ROPE_PARAMETERS[kind] if said.get(name) is None]
     if missing:
         raise ValueError(f"rope scaling {kind!r} lacks {', '.join(missing)} in config.json")
     names = ROPE_PARAMETERS[kind] + ROPE_OPTIONS.get(kind, ())
-    parameters = {name: float(said[name]) for name in names if said.get(name) is not None}
-    theta = number(dict(raw) | dict(said), "rope_theta", 10_000.0)
+    parameters = {name: _parameter(said, name) for name in names if said.get(name) is not None}
+    theta = above_zero(dict(raw) | dict(said), "rope_theta", 10_000.0)
     dims = head_dim if kind == "proportional" else _rotated(raw, said, head_dim, may_be_partial)
     if kind != "longrope":
         return RopeConfig(kind, theta, parameters, dims)
     longest = positive(raw, "max_position_embeddings")
-    parameters.setdefault("factor", longest / parameters["original_max_position_embeddings"])
+    parameters.setdefault("factor", longest / parameters[ORIGINAL])
     short, long = (_factors(said, name, dims) for name in LONGROPE_LISTS)
     return RopeConfig(kind, theta, parameters, dims, factors=short, long_factors=long)
+
+
+def said_of_rope(raw: Raw) -> Raw:
+    """rope_scaling where it says something, as in transformers; else rope_parameters."""
+    said = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    if not isinstance(said, Mapping):
+        raise ValueError(f"config.json must give rope parameters as an object, got {said!r}")
+    return said
+
+
+def _parameter(said: Raw, name: str) -> float:
+    if name == "truncate":
+        return float(flag(said, name))
+    return above_zero(said, name) if name == "factor" else number(said, name)
+
+
+def _original_length(raw: Raw, said: Raw) -> int:
+    """Outside of rope parameters or among them: versions of transformers differ in which of two they take."""
+    outside, inside = raw.get(ORIGINAL), said.get(ORIGINAL)
+    if outside is not None and inside is not None and outside != inside:
+        raise ValueError(f"{ORIGINAL} is {outside} in config.json and {inside} in its rope parameters; give it once")
+    return positive(raw, ORIGINAL, positive(raw, "max_position_embeddings"))
 
 
 def _factors(said: Raw, name: str, dims: int) -> tuple[float, ...]:

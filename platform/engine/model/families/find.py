@@ -26,6 +26,10 @@ MISSING: Final[Mapping[str, str]] = {
 """Architectures that people ask for -> what they have that no family here has."""
 
 
+WHOLE: Final = "ForConditionalGeneration"
+"""Behind the name of a larger model."""
+
+
 class Found(NamedTuple):
     family: Family
     name: str
@@ -52,13 +56,34 @@ def architectures() -> Mapping[str, Found]:
     return found
 
 
-def find_family(named: list[str]) -> Found:
-    """Of the first of these architectures that is served. ValueError names those that are."""
+def find_family(named: list[str], model_type: object = None) -> Found:
+    """Of the first of these architectures that is served. ValueError names those that are. `model_type`: what
+    config.json says besides, which must not be another model's."""
     for name in named:
         if name in architectures():
-            return architectures()[name]
+            return _of_type(architectures()[name], name, model_type)
     missing = next((MISSING[name] for name in named if name in MISSING), None)
     why = "" if missing is None else f" yet: {missing} are not computed here"
     raise ValueError(
         f"the architecture {', '.join(named)} is not supported{why}; supported: {', '.join(architectures())}"
     )
+
+
+def _of_type(found: Found, architecture: str, model_type: object) -> Found:
+    """transformers goes by the model_type alone, also to another of the family's names."""
+    if model_type is None:
+        return found
+    texts = {kind: name for parts in found.family.text_of.values() for kind, name in parts.items()}
+    if not found.parts and model_type in texts:
+        return found._replace(name=texts[str(model_type)])
+    own = architecture.removesuffix(WHOLE) if found.parts else found.name
+    if _letters(str(model_type)).removesuffix("text") != _letters(own):
+        raise ValueError(
+            f"config.json has the architecture {architecture} and the model_type {model_type!r}, which is another "
+            "model's; correct the one that is wrong"
+        )
+    return found
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")

@@ -8,6 +8,7 @@ from ..description.config_fields import (
     FULL,
     SLIDING,
     Raw,
+    above_zero,
     flag,
     layer_types,
     number,
@@ -84,9 +85,7 @@ def _attention_3(raw: Raw) -> list[AttentionSpec]:
 
 
 def _mixer(raw: Raw, rotary: RopeConfig, head_norm: NormSpec | None = None) -> AttentionSpec:
-    has_bias, scalar = flag(raw, "attention_bias"), number(raw, "query_pre_attn_scalar")
-    if scalar <= 0:
-        raise ValueError(f"query_pre_attn_scalar must be above 0, got {scalar:g}")
+    has_bias, scalar = flag(raw, "attention_bias"), above_zero(raw, "query_pre_attn_scalar")
     mixer = split_heads(
         raw,
         positive(raw, "hidden_size"),
@@ -124,7 +123,7 @@ def _ropes(raw: Raw) -> dict[str, Raw]:
 
 
 def optional(raw: Raw, name: str) -> float | None:
-    return None if raw.get(name) is None else number(raw, name)
+    return None if raw.get(name) is None else above_zero(raw, name)
 
 
 def sandwich_layer(mixer: AttentionSpec, feed_forward: FeedForwardSpec, norm: NormSpec) -> LayerSpec:

@@ -180,8 +180,11 @@ def _source(raw: Raw, place: int, kinds: list[str]) -> int:
 def _own_fields(raw: Raw, place: int, kind: str) -> Raw:
     """config.json with what this layer has of its own. transformers writes per_layer_config; checkpoints before that
     have other fields for all layers that see all tokens."""
-    if raw.get("per_layer_config") is not None:
-        own = dict(raw["per_layer_config"].get(str(place)) or {})
+    said = raw.get("per_layer_config")
+    if said is not None:
+        if not isinstance(said, Mapping):
+            raise ValueError(f"per_layer_config must be an object with an entry for a layer, got {said!r}")
+        own = dict(said.get(str(place)) or {})
     else:
         own = _of_global_layers(raw) if kind == FULL else {}
     if not set(own) <= OWN_FIELDS:

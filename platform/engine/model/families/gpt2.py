@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ..description.config_fields import Raw, activation, flag, number, positive
+from ..description.config_fields import Raw, activation, flag, layers_alike, number, positive
 from ..description.spec import (
     AttentionSpec,
     EmbeddingSpec,
@@ -16,9 +16,19 @@ from ..description.spec import (
 )
 from .family import Family
 
+OTHER_NAMES: Final = {
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_layer": "num_hidden_layers",
+    "n_positions": "max_position_embeddings",
+}
+"""transformers reads a field by both, and takes the one that comes last."""
+
 
 def _describe(raw: Raw, name: str) -> ModelSpec:
+    _refuse_two_numbers(raw)
     size, eps = positive(raw, "n_embd"), number(raw, "layer_norm_epsilon", 1e-5)
+    count = layers_alike(dict(raw) | {"num_hidden_layers": raw.get("n_layer")})
     if flag(raw, "add_cross_attention"):
         raise ValueError("add_cross_attention is not supported: a decoder beside an encoder")
     return ModelSpec(
@@ -26,13 +36,21 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
         embedding=EmbeddingSpec(
             path="transformer.wte", vocab_size=positive(raw, "vocab_size"), size=size, positions="transformer.wpe"
         ),
-        layers=tuple(_layer(raw, size, eps, layer) for layer in range(positive(raw, "n_layer"))),
+        layers=tuple(_layer(raw, size, eps, layer) for layer in range(count)),
         norm=NormSpec("transformer.ln_f", size, eps, is_layer_norm=True),
         head=HeadSpec(is_tied=flag(raw, "tie_word_embeddings", True)),
         token_classifier=token_classifier("classifier", size),
         layers_path="transformer.h",
         derived=(".attn.bias", ".attn.masked_bias"),
     )
+
+
+def _refuse_two_numbers(raw: Raw) -> None:
+    for name, other in OTHER_NAMES.items():
+        if raw.get(other) not in (None, raw.get(name)):
+            raise ValueError(
+                f"{other} is {raw[other]!r} and {name} {raw.get(name)!r}, two names of one number; give one"
+            )
 
 
 def _layer(raw: Raw, size: int, eps: float, layer: int) -> LayerSpec:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from ..description.config_fields import FULL, Raw, flag, layer_types, layers_alike, number, positive
+from ..description.config_fields import FULL, Raw, above_zero, flag, layer_types, layers_alike, number, positive
 from ..description.spec import AttentionSpec, FeedForwardSpec, HeadSpec, LinearSpec, ModelSpec, NormSpec
 from .family import Family, as_one, gated_mlp, pre_norm_layer, split_heads, text_model
 
@@ -18,7 +18,7 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
     hidden_size = positive(raw, "hidden_size")
     norm = NormSpec("model.norm", hidden_size, number(raw, "rms_norm_eps", 1e-6))
     mixer, feed_forward = (_third if name == "Granite" else _fourth)(raw, hidden_size)
-    mixer = replace(mixer, scale=number(raw, "attention_multiplier", 1.0))
+    mixer = replace(mixer, scale=above_zero({"attention_multiplier": 1.0} | dict(raw), "attention_multiplier"))
     layer = pre_norm_layer(mixer, feed_forward, norm)
     layer = replace(layer, residual_scale=number(raw, "residual_multiplier", 1.0))
     count = layers_alike(raw) if name == "Granite" else len(_kinds(raw))
@@ -26,7 +26,7 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
     return replace(
         model,
         embedding=replace(model.embedding, scale=number(raw, "embedding_multiplier", 1.0)),
-        head=HeadSpec(is_tied=flag(raw, "tie_word_embeddings"), scale=1.0 / _logits_scaling(raw)),
+        head=HeadSpec(is_tied=flag(raw, "tie_word_embeddings"), scale=1.0 / above_zero(raw, "logits_scaling", 1.0)),
     )
 
 
@@ -59,14 +59,6 @@ def _fourth(raw: Raw, hidden_size: int) -> tuple[AttentionSpec, FeedForwardSpec]
 def _heads(raw: Raw, hidden_size: int) -> AttentionSpec:
     has_bias = flag(raw, "attention_bias")
     return split_heads(raw, hidden_size, input_bias=has_bias, output_bias=has_bias)
-
-
-def _logits_scaling(raw: Raw) -> float:
-    """What logits are divided by."""
-    scaling = number(raw, "logits_scaling", 1.0)
-    if scaling <= 0:
-        raise ValueError(f"logits_scaling must be above zero, got {scaling:g}")
-    return scaling
 
 
 FAMILY: Final = Family(

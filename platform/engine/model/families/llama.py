@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from ..description.config_fields import FULL, SLIDING, Raw, flag, layer_types, layers_alike, number, positive
+from ..description.config_fields import FULL, SLIDING, Raw, flag, layer_types, layers_alike, number, positive, window
 from ..description.spec import LayerSpec, ModelSpec, NormSpec
 from .family import Family, gated_mlp, pre_norm_layer, split_heads, text_model
 
@@ -16,9 +16,9 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
     num_layers = positive(raw, "num_hidden_layers")
     raw = {"rope_theta": SMOLLM_THETA} | dict(raw)
     has_rope = _layers_with_rope(raw, num_layers)
-    window = raw.get("sliding_window") if flag(raw, "use_sliding_window") else None
-    default = [FULL if rope or window is None else SLIDING for rope in has_rope]
-    windows = {FULL: None, SLIDING: window}
+    windows = {FULL: None, SLIDING: window(raw)}
+    slides = flag(raw, "use_sliding_window") and windows[SLIDING] is not None
+    default = [SLIDING if slides and not rope else FULL for rope in has_rope]
     types = layer_types(raw, (FULL, SLIDING), default)
     layers = [_layer(raw, windows[kind], rope) for kind, rope in zip(types, has_rope, strict=True)]
     return text_model(raw, layers, _norm(raw), tied=True)
@@ -28,9 +28,9 @@ def _norm(raw: Raw) -> NormSpec:
     return NormSpec("model.norm", positive(raw, "hidden_size"), number(raw, "rms_norm_eps", 1e-6))
 
 
-def _layer(raw: Raw, window: int | None = None, has_rope: bool = True) -> LayerSpec:
+def _layer(raw: Raw, length: int | None = None, has_rope: bool = True) -> LayerSpec:
     hidden_size, has_bias = positive(raw, "hidden_size"), flag(raw, "attention_bias")
-    mixer = split_heads(raw, hidden_size, input_bias=has_bias, output_bias=has_bias, window=window)
+    mixer = split_heads(raw, hidden_size, input_bias=has_bias, output_bias=has_bias, window=length)
     mixer = mixer if has_rope else replace(mixer, rope=None)
     return pre_norm_layer(mixer, gated_mlp(raw, hidden_size, flag(raw, "mlp_bias")), _norm(raw))
 

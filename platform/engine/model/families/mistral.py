@@ -5,7 +5,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from ..description.config_fields import FULL, SLIDING, Raw, layer_types, number, positive
+from ..description.config_fields import (
+    FULL,
+    SLIDING,
+    Raw,
+    layer_types,
+    number,
+    positive,
+    said_of_rope,
+    window,
+)
 from ..description.spec import LayerSpec, ModelSpec, NormSpec, QueryScale
 from .family import Family, gated_mlp, pre_norm_layer, split_heads, text_model
 
@@ -25,22 +34,37 @@ IMAGES: Final[Mapping[str, str]] = {
 
 
 def _describe(raw: Raw, name: str) -> ModelSpec:
-    name = TEXT_MODELS.get(str(raw.get("model_type")), name)
-    norm = NormSpec("model.norm", positive(raw, "hidden_size"), number(raw, "rms_norm_eps", 1e-6))
-    default = None if name == "Ministral3" else 4096
-    windows = {FULL: None, SLIDING: raw.get("sliding_window", default)}
-    types = layer_types(raw, (FULL, SLIDING), [SLIDING] * positive(raw, "num_hidden_layers"))
-    layers = [_layer(raw, norm, windows[kind], _query_scale(raw) if name == "Ministral3" else None) for kind in types]
+    size = positive(raw, "hidden_size")
+    if name == "Ministral3":
+        norm = NormSpec("model.norm", size, number(raw, "rms_norm_eps", 1e-5))
+        layers = [_layer(raw, norm, window(raw), _query_scale(raw))] * _layers_alike(raw)
+    else:
+        norm = NormSpec("model.norm", size, number(raw, "rms_norm_eps", 1e-6))
+        windows = {FULL: None, SLIDING: window(raw, 4096)}
+        types = layer_types(raw, (FULL, SLIDING), [SLIDING] * positive(raw, "num_hidden_layers"))
+        layers = [_layer(raw, norm, windows[kind]) for kind in types]
     return replace(text_model(raw, layers, norm), renamed=NAMED, left_out=IMAGES)
 
 
-def _layer(raw: Raw, norm: NormSpec, window: int | None, query_scale: QueryScale | None) -> LayerSpec:
-    mixer = replace(split_heads(raw, norm.size, window=window), query_scale=query_scale)
+def _layers_alike(raw: Raw) -> int:
+    """How many layers Ministral 3 has. transformers gives the window to all."""
+    seen = window(raw)
+    own = FULL if seen is None else SLIDING
+    types = layer_types(raw, (FULL, SLIDING), [own] * positive(raw, "num_hidden_layers"))
+    if set(types) != {own}:
+        raise ValueError(
+            f"layer_types has other layers than {own}, and sliding_window is {seen}; this family has one kind of layers"
+        )
+    return len(types)
+
+
+def _layer(raw: Raw, norm: NormSpec, seen: int | None, query_scale: QueryScale | None = None) -> LayerSpec:
+    mixer = replace(split_heads(raw, norm.size, window=seen), query_scale=query_scale)
     return pre_norm_layer(mixer, gated_mlp(raw, norm.size), norm)
 
 
 def _query_scale(raw: Raw) -> QueryScale:
-    said = raw.get("rope_parameters") or {}
+    said = said_of_rope(raw)
     return QueryScale(number(said, "llama_4_scaling_beta"), positive(said, "original_max_position_embeddings"))
 
 

@@ -14,6 +14,8 @@ from ..description.config_fields import (
     number,
     positive,
     rope,
+    said_of_rope,
+    window,
 )
 from ..description.spec import AttentionSpec, LayerSpec, ModelSpec, NormSpec, RopeConfig
 from .family import Family, gated_mlp, split_heads, text_model
@@ -30,15 +32,15 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
         return text_model(raw, [_layer(raw, norm, _heads(raw))] * layers_alike(raw), norm)
     raw = {"rope_theta": OLMO3_THETA} | dict(raw)
     default = [FULL if (number + 1) % FULL_EVERY == 0 else SLIDING for number in range(num_layers)]
-    windows = {FULL: None, SLIDING: raw.get("sliding_window", 4096)}
-    mixers = {kind: _heads(raw, window, _rope(raw, kind)) for kind, window in windows.items()}
+    windows = {FULL: None, SLIDING: window(raw, 4096)}
+    mixers = {kind: _heads(raw, length, _rope(raw, kind)) for kind, length in windows.items()}
     types = layer_types(raw, (FULL, SLIDING), default)
     return text_model(raw, [_layer(raw, norm, mixers[kind]) for kind in types], norm)
 
 
-def _heads(raw: Raw, window: int | None = None, rotary: RopeConfig | None = None) -> AttentionSpec:
+def _heads(raw: Raw, seen: int | None = None, rotary: RopeConfig | None = None) -> AttentionSpec:
     hidden_size, has_bias = positive(raw, "hidden_size"), flag(raw, "attention_bias")
-    return split_heads(raw, hidden_size, input_bias=has_bias, output_bias=has_bias, window=window, rotary=rotary)
+    return split_heads(raw, hidden_size, input_bias=has_bias, output_bias=has_bias, window=seen, rotary=rotary)
 
 
 def _layer(raw: Raw, norm: NormSpec, mixer: AttentionSpec) -> LayerSpec:
@@ -58,13 +60,12 @@ def _layer(raw: Raw, norm: NormSpec, mixer: AttentionSpec) -> LayerSpec:
 
 
 def _rope(raw: Raw, kind: str) -> RopeConfig:
-    """Of OLMo 3: what scales positions scales those of layers without a window."""
-    said = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    if FULL in said or SLIDING in said:
-        own = said.get(kind) or {}
-    else:
-        own = said if kind == FULL else {name: said[name] for name in ("rope_theta",) if name in said}
-    return rope(raw, head_size(raw), said=own)
+    """Of OLMo 3: rope_scaling is of layers without a window."""
+    said = raw.get("rope_parameters") or {}
+    if not set(said) <= {FULL, SLIDING}:
+        raise ValueError(f"rope_parameters must have an entry for {FULL} and one for {SLIDING}, got {', '.join(said)}")
+    scaling = said_of_rope({"rope_scaling": raw.get("rope_scaling")}) if kind == FULL else {}
+    return rope(raw, head_size(raw), said=dict(said.get(kind) or {}) | dict(scaling))
 
 
 FAMILY: Final = Family(

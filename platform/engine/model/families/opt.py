@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ..description.config_fields import Raw, activation, flag, heads, positive
+from ..description.config_fields import Raw, activation, flag, heads, layers_alike, positive
 from ..description.spec import (
     AttentionSpec,
     EmbeddingSpec,
@@ -37,7 +37,7 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
             position_offset=OFFSET,
             projection=LinearSpec("model.decoder.project_in", row, size) if projects else None,
         ),
-        layers=(_layer(raw, size, is_before),) * positive(raw, "num_hidden_layers"),
+        layers=(_layer(raw, size, is_before),) * layers_alike(raw),
         norm=_norm("model.decoder.final_layer_norm", size) if has_last else None,
         head=HeadSpec(
             is_tied=flag(raw, "tie_word_embeddings", True),

@@ -3,7 +3,18 @@
 from dataclasses import replace
 from typing import Final
 
-from ..description.config_fields import FULL, SLIDING, Raw, head_size, layers_alike, number, positive, rope
+from ..description.config_fields import (
+    FULL,
+    SLIDING,
+    Raw,
+    head_size,
+    layers_alike,
+    number,
+    positive,
+    rope,
+    said_of_rope,
+    window,
+)
 from ..description.spec import ModelSpec, NormSpec, RopeConfig
 from .family import Family, as_one, gated_mlp, pre_norm_layer, split_heads, text_model
 
@@ -16,19 +27,19 @@ ORIGINAL_LENGTH: Final = 4096
 def _describe(raw: Raw, name: str) -> ModelSpec:
     hidden_size = positive(raw, "hidden_size")
     norm = NormSpec("model.norm", hidden_size, number(raw, "rms_norm_eps", 1e-5))
-    window = raw.get("sliding_window")
-    mixer = split_heads(raw, hidden_size, window=window, rotary=_rope(raw))
+    seen = window(raw)
+    mixer = split_heads(raw, hidden_size, window=seen, rotary=_rope(raw))
     feed_forward = gated_mlp(raw, hidden_size)
     layer = pre_norm_layer(
         replace(mixer, inputs=as_one("self_attn.qkv_proj", mixer.inputs)),
         replace(feed_forward, inputs=as_one("mlp.gate_up_proj", feed_forward.inputs)),
         norm,
     )
-    return text_model(raw, [layer] * layers_alike(raw, FULL if window is None else SLIDING), norm)
+    return text_model(raw, [layer] * layers_alike(raw, FULL if seen is None else SLIDING), norm)
 
 
 def _rope(raw: Raw) -> RopeConfig:
-    said = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    said = dict(said_of_rope(raw))
     kind = said.pop("type", None)
     kind = said.pop("rope_type", None) or kind or "default"
     kind = "longrope" if kind in OLD_NAMES else kind

@@ -187,7 +187,7 @@ def test_what_the_hubs_files_leave_out(name: str) -> None:
         ({"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters must have an entry for full_attention"),
         ({"rope_parameters": {"full_attention": {"rope_type": "spiral"}}}, "rope scaling 'spiral' is not supported"),
         ({"sliding_window": None}, "sliding_window as a positive integer"),
-        ({"query_pre_attn_scalar": 0}, "query_pre_attn_scalar must be above 0"),
+        ({"query_pre_attn_scalar": 0}, "give query_pre_attn_scalar as a number above 0"),
         ({"head_dim": 31}, "turns 31 of 31 dimensions"),
     ],
 )

@@ -67,7 +67,7 @@ def test_granite_4_without_positions(tmp_path: Path) -> None:
         ({"layer_types": None}, "layer_types has mamba, which is not supported"),
         ({"position_embedding_type": "alibi"}, "position_embedding_type 'alibi' is not supported"),
         ({"hidden_act": "xielu"}, "hidden_act 'xielu' is not supported"),
-        ({"logits_scaling": 0}, "logits_scaling must be above zero"),
+        ({"logits_scaling": 0}, "give logits_scaling as a number above 0"),
         ({"embedding_multiplier": "3"}, "embedding_multiplier as a number"),
     ],
 )

@@ -50,7 +50,7 @@ def test_what_is_not_computed_is_refused_by_name(tmp_path: Path) -> None:
     assert "each token has 10 of 9 experts" in refused(
         tmp_path, Gemma4TextConfig(**SHAPE, **GEMMA4), **gemma4, top_k_experts=10
     )
-    unified = {"architectures": ["Gemma4UnifiedForCausalLM"]}
+    unified = {"architectures": ["Gemma4UnifiedForCausalLM"], "model_type": "gemma4_unified_text"}
     assert "enable_moe_block is not supported for Gemma4Unified" in refused(
         tmp_path, Gemma4TextConfig(**SHAPE, **GEMMA4), **unified
     )

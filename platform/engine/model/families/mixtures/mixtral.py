@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from ...description.config_fields import Raw, layers_alike, number, positive
+from ...description.config_fields import Raw, layers_alike, number, positive, window
 from ...description.feed_forward import LinearSpec, RoutingSpec
 from ...description.spec import ModelSpec, NormSpec
 from ..family import Family, pre_norm_layer, split_heads, text_model
@@ -24,7 +24,7 @@ def _describe(raw: Raw, name: str) -> ModelSpec:
         normalizes=True,
     )
     experts = gated_experts(raw, norm.size, positive(raw, "intermediate_size"), routing, PATH, GATE_UP_DOWN)
-    mixer = split_heads(raw, norm.size, window=raw.get("sliding_window"))
+    mixer = split_heads(raw, norm.size, window=window(raw))
     layers = [pre_norm_layer(mixer, experts, norm)] * layers_alike(raw)
     return text_model(raw, layers, norm)
 
