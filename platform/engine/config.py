@@ -8,6 +8,9 @@ CPU_TILE: Final = 16
 """Tokens that a CPU's attention takes together: a vector of float32."""
 ADAPTER_SHARE: Final = 0.1
 """Of a GPU's memory beside the model, for whoever was told no size of adapter memory."""
+CPU_STEP_TOKENS: Final = 512
+STEP_TOKENS: Final = {"cuda": 2048}
+"""By the type of a device that is no CPU."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +39,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of prompt plus output; None: what the checkpoint says."""
     max_num_seqs: int = 64
     """Maximum sequences in one step."""
-    max_num_batched_tokens: int = 512
-    """Tokens one step may process: decodes first, prefill chunks fill the rest."""
+    max_num_batched_tokens: int = 0
+    """Tokens one step may process: decodes first, prefill chunks fill the rest; 0: `default_step_tokens`."""
     block_size: int = 16
     """Tokens in one KV block."""
     gpu_memory_utilization: float = 0.9
@@ -83,6 +86,12 @@ def check_block_size(block_size: int) -> None:
     """ValueError for blocks that the kernels of a CPU cannot lay out."""
     if block_size % CPU_TILE:
         raise ValueError(f"block_size is {block_size}; on a CPU it must be a multiple of {CPU_TILE}")
+
+
+def default_step_tokens(device: str, max_num_seqs: int) -> int:
+    """Of a step on `device`, by its type. On a GPU a step costs the host as much whatever its prompts; on a CPU the
+    decodes beside a longer prompt would wait."""
+    return max(STEP_TOKENS.get(device, CPU_STEP_TOKENS), max_num_seqs)
 
 
 def check_step(max_num_batched_tokens: int, max_num_seqs: int) -> None:

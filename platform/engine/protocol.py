@@ -199,6 +199,8 @@ class EngineInfo(Message, kw_only=True):
     dtype: str
     vocab_size: int
     max_model_len: int
+    max_num_batched_tokens: int = 0
+    """Tokens that one step may process."""
     block_size: int
     num_blocks: int
     """KV blocks that requests may hold: without the padding block."""

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from ..cache_paths import user_cache
 from ..config import ADAPTER_SHARE, EngineConfig
 from ..model.config import ModelConfig
@@ -78,13 +76,7 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Of an engine in Python, where they are not EngineConfig's. AWQ takes minutes: what it made is kept unasked."""
     kept = {"weights_cache": str(user_cache() / "weights")} if settings.get("quantization") == "awq" else {}
     share = {} if "adapter_memory" in settings else {"adapter_memory_share": ADAPTER_SHARE}
-    sequences = settings.get("max_num_seqs", 0)
-    default_tokens: int = msgspec.structs.fields(EngineConfig)[_place("max_num_batched_tokens")].default
-    return {"max_queue": UNLIMITED, "max_num_batched_tokens": max(default_tokens, sequences)} | kept | share
-
-
-def _place(name: str) -> int:
-    return EngineConfig.__struct_fields__.index(name)
+    return {"max_queue": UNLIMITED} | kept | share
 
 
 def check_level(level: int) -> None:

@@ -14,7 +14,7 @@ from loraplex.lora.residency.pool import AdapterPool
 from loraplex.quant.config.online_words import AWQ
 
 from ..attention.backend import AttentionBackend
-from ..config import EngineConfig
+from ..config import EngineConfig, default_step_tokens
 from ..constraints.grammar_manager import GrammarManager, make_grammar_manager
 from ..core import EngineCore
 from ..device.device import Device, choose_device
@@ -71,11 +71,8 @@ def build_engine(config: EngineConfig, report: Report | None = None) -> Engine:
         max_model_len = choose_max_model_len(config, model)
         if model.task == "embed":
             read_modules(folder, model.hidden_size)  # it is refused before it takes memory: it can do nothing else
-        if not model.spec.keeps_keys:
-            # A prompt is computed in one step.
-            most = max(config.max_num_batched_tokens, max_model_len)
-            config = msgspec.structs.replace(config, max_num_batched_tokens=most)
         device = choose_device(config, model)
+        config = msgspec.structs.replace(config, max_num_batched_tokens=choose_step_tokens(config, device, model))
         builder = choose_builder(config, device)
         weights_cache = open_weights_cache(config)
         cache_dtype = choose_cache_dtype(config.kv_cache_dtype, device.stored_dtype)
@@ -155,6 +152,12 @@ def make_loader(model: ModelConfig, checkpoint: Checkpoint, device: Device) -> D
         device=device.device,
         operations=operations,
     )
+
+
+def choose_step_tokens(config: EngineConfig, device: Device, model: ModelConfig) -> int:
+    """Tokens of one step: without keys a prompt is computed in one."""
+    tokens = config.max_num_batched_tokens or default_step_tokens(device.device.type, config.max_num_seqs)
+    return tokens if model.spec.keeps_keys else max(tokens, choose_max_model_len(config, model))
 
 
 def choose_max_model_len(config: EngineConfig, model: ModelConfig) -> int:
@@ -280,6 +283,7 @@ def _info(
         dtype=str(device.stored_dtype).removeprefix("torch."),
         vocab_size=model.vocab_size,
         max_model_len=loaded.max_model_len,
+        max_num_batched_tokens=config.max_num_batched_tokens,
         block_size=config.block_size,
         num_blocks=shares.cache.num_usable,
         kv_cache_bytes=shares.cache.bytes,

@@ -24,6 +24,7 @@ FOUND_BY_ENGINE: Final[Mapping[str, Callable[[EngineInfo], Any]]] = {
     "device": lambda info: info.device.partition(":")[0],
     "dtype": lambda info: info.dtype,
     "max_model_len": lambda info: info.max_model_len,
+    "max_num_batched_tokens": lambda info: info.max_num_batched_tokens,
     "kv_cache_memory": lambda info: info.kv_cache_bytes + info.state_bytes,
     "kv_cache_dtype": lambda info: info.kv_cache_dtype,
     "num_kv_blocks": lambda info: info.num_blocks + 1,  # with the one that pads

@@ -138,7 +138,9 @@ class Settings(BaseSettings):
         None, description="Tokens of prompt plus output; none: the checkpoint's, with longrope its original length"
     )
     max_num_seqs: Count = Field(64, description="Maximum sequences in one step")
-    max_num_batched_tokens: Tokens = Field(512, description="Maximum tokens in one engine step")
+    max_num_batched_tokens: Tokens | None = Field(
+        None, description="Maximum tokens in one engine step; none: 512, on a GPU 2048, no fewer than max_num_seqs"
+    )
     block_size: Count = Field(16, description="Tokens in one KV-cache block; on a CPU a multiple of 16")
     gpu_memory_utilization: Share = Field(
         0.9, description="Share of GPU memory for the engine; the KV cache gets the rest of it"
@@ -297,7 +299,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _refuse_steps_without_room(self) -> Self:
-        check_step(self.max_num_batched_tokens, self.max_num_seqs)
+        if self.max_num_batched_tokens is not None:
+            check_step(self.max_num_batched_tokens, self.max_num_seqs)
         return self
 
     @model_validator(mode="after")
@@ -374,6 +377,7 @@ class Settings(BaseSettings):
             del values["adapter_memory"]
         else:
             values["adapter_memory_share"] = None
+        values["max_num_batched_tokens"] = self.max_num_batched_tokens or 0
         scales = str(self.kv_scales_file) if self.kv_scales_file.is_file() else ""
         return EngineConfig(model=str(model_folder), served_name=self.base_name, kv_scales_file=scales, **values)
 

@@ -1,15 +1,18 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from numba.core.dispatcher import Dispatcher
 
 from loraplex import LLM, SamplingParams
 from loraplex.engine.config import EngineConfig
+from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.identity.digest import state_digest
-from loraplex.engine.startup.build import build_engine
+from loraplex.engine.startup.build import build_engine, choose_step_tokens
 from loraplex.engine.startup.loaded_files import LoadedFiles
 from tests.checkpoints import make_adapter, make_checkpoint
 
@@ -38,7 +41,7 @@ def test_the_engine_says_what_it_chose_and_each_stage_of_its_start(base: Path) -
     ]
     assert info.load_seconds == pytest.approx(sum(seconds for _, seconds in stages))
     assert (info.architecture, info.dtype, info.device, info.num_threads) == ("LlamaForCausalLM", "float32", "cpu", 1)
-    assert (info.vocab_size, info.max_model_len) == (320, 1024)
+    assert (info.vocab_size, info.max_model_len, info.max_num_batched_tokens) == (320, 1024, 512)
     assert info.num_blocks == (1 << 20) // (2 * 2 * 16 * 2 * 16 * 4) - 1
     assert info.kv_cache_bytes <= 1 << 20
     assert info.compute.startswith("cpu, 1 thread, float32 weights")
@@ -79,3 +82,16 @@ def test_nothing_compiles_inside_a_request(base: Path, tmp_path: Path, family: s
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=300)
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "sequences", "kind", "tokens"),
+    [(0, 64, "cpu", 512), (0, 64, "cuda", 2048), (0, 600, "cpu", 600), (0, 4096, "cuda", 4096), (96, 64, "cuda", 96)],
+)
+def test_a_step_has_more_tokens_on_a_gpu_where_nothing_is_said(
+    given: int, sequences: int, kind: str, tokens: int, tmp_path: Path
+) -> None:
+    config = EngineConfig(model="none", max_num_batched_tokens=given, max_num_seqs=sequences)
+    model = ModelConfig.from_folder(make_checkpoint(tmp_path))
+    known = SimpleNamespace(device=torch.device(kind))
+    assert choose_step_tokens(config, known, model) == tokens  # type: ignore[arg-type]
