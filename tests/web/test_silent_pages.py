@@ -1,6 +1,7 @@
 """The dashboard of an encoder: no page speaks of tokens per second, a KV cache or chats, and code is for vectors."""
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -8,14 +9,16 @@ import pytest
 from bs4 import BeautifulSoup
 
 from loraplex.engine.pooling.wanted import ModelClasses, PoolingKind
+from loraplex.registry.access.tenants import tenant_id
+from loraplex.registry.usage.ledger import _book
 from loraplex.web.management.registration import add_from_folder
 from loraplex.web.state import State
 
 from .fake_engine import FakeEngine
 from .test_access import log_in
 
-PAGES = ("/", "/adapters/sql", "/cache", "/playground", "/system", "/upload")
-ABSENT = ("KV cache", "tokens/s", "Time to first token", "Prefix", "Parity certificate", "Serving profile", "Try it")
+PAGES = ("/", "/adapters/sql", "/cache", "/playground", "/system", "/upload", "/usage")
+ABSENT = ("KV cache", "tokens/s", "Time to first token", "Prefix", "Parity", "Serving profile", "Try it")
 ABSENT_TOO = ("chat/completions", "/v1/completions", "Temperature")
 
 
@@ -46,6 +49,24 @@ async def test_pages_speak_of_what_there_is(client: httpx.AsyncClient, encoder: 
     assert answer.status_code == 200
     text = shown(answer.text).partition("Settings in force")[0]
     assert [word for word in (*ABSENT, *ABSENT_TOO) if word in text] == []
+
+
+def book(state: State, prompt: int, output: int) -> None:
+    with state.registry.database.write() as session:
+        used = {"tenant_id": tenant_id(session, "default"), "day": datetime.now(UTC).date().isoformat(), "hour": 1}
+        counts = {"requests": 1, "prompt_tokens": prompt, "completion_tokens": output}
+        _book(session, [used | counts | {"adapter_name": "sql", "adapter_digest": "", "actor": "user:admin"}])
+
+
+async def test_usage_counts_what_was_read(client: httpx.AsyncClient, state: State, encoder: FakeEngine) -> None:
+    """Output tokens are shown where the dates have some, of another base."""
+    book(state, prompt=70, output=0)
+    page = await client.get("/usage")
+    assert "Prompt tokens 70 read by the models" in shown(page.text) and "Output" not in shown(page.text)
+    assert 'data-writes="no"' in page.text and 'data-writes="no"' in (await client.get("/adapters/sql")).text
+    book(state, prompt=30, output=5)
+    page = await client.get("/usage")
+    assert "Output tokens 5" in shown(page.text) and 'data-writes="yes"' in page.text
 
 
 async def test_code_asks_for_what_the_model_answers(client: httpx.AsyncClient, encoder: FakeEngine) -> None:

@@ -4,7 +4,7 @@ import { drawChart } from "./charts.js";
 import { url } from "./server.js";
 
 const REFRESH_MILLISECONDS = 5000;
-const { points } = document.getElementById("charts").dataset;
+const { points, writes } = document.getElementById("charts").dataset;
 
 async function refresh() {
   try {
@@ -28,10 +28,10 @@ function draw({ hours, requests }) {
     return;
   }
   if (latency.textContent === "No requests yet.") latency.textContent = "";
-  drawChart(latency, requests.at, [
-    { label: "Time to first token", unit: "ms", values: requests.first_token_ms, dots: true },
-    { label: "Total duration", unit: "ms", values: requests.duration_ms, dots: true, colour: "--warn" },
-  ]);
+  // Without a text there is no first token.
+  const first = { label: "Time to first token", unit: "ms", values: requests.first_token_ms, dots: true };
+  const all = { label: "Total duration", unit: "ms", values: requests.duration_ms, dots: true, colour: "--warn" };
+  drawChart(latency, requests.at, writes === "yes" ? [first, all] : [all]);
 }
 
 refresh();

@@ -18,7 +18,7 @@ async function refresh() {
 function draw(points) {
   drawChart(document.getElementById("tokens-chart"), points.at, [
     { label: "Total", unit: "tokens", values: points.prompt_tokens.map((count, i) => count + points.completion_tokens[i]), bars: true },
-    { label: "Output", unit: "tokens", values: points.completion_tokens, bars: true, colour: "--good" },
+    ...(shown.dataset.writes === "yes" ? [{ label: "Output", unit: "tokens", values: points.completion_tokens, bars: true, colour: "--good" }] : []),
   ]);
   drawChart(document.getElementById("requests-chart"), points.at, [
     { label: "Requests", values: points.requests, bars: true },
