@@ -106,7 +106,7 @@ def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def poisoned(*size: int, **named: object) -> torch.Tensor:
         result = empty(*size, **named)  # type: ignore[call-overload]
-        result.view(torch.uint8).fill_(0xFF if result.is_floating_point() else 0x7F)
+        result.view(-1).view(torch.uint8).fill_(0xFF if result.is_floating_point() else 0x7F)
         return result
 
     monkeypatch.setattr(torch, "empty", poisoned)

@@ -84,11 +84,9 @@ def find_computing(config: EngineConfig, model: ModelConfig) -> Computing:
 
 def _chosen_cuda(config: EngineConfig, model: ModelConfig) -> torch.device | None:
     """None: the CPU computes. ValueError as of _usable_cuda."""
-    why = "" if model.spec.keeps_keys else "encoders such as this model run"
-    why = "models with experts run" if model.spec.has_experts else why
-    if why:
+    if not model.spec.keeps_keys:
         if config.device == "cuda":
-            raise ValueError(f"{why} on CPUs alone; use device cpu")
+            raise ValueError("encoders such as this model run on CPUs alone; use device cpu")
         return None
     return None if config.device == "cpu" else _usable_cuda(config.device)
 

@@ -162,23 +162,26 @@ class DecoderLoader:
 
     def _experts(self, layer: int, spec: ExpertsSpec) -> Experts:
         """Expert by expert, so that few weights are there twice."""
-        from .experts.linears import ExpertLinears  # compiled: a machine with a GPU may lack numba
-
+        assert self.operations.experts is not None
         routing, inputs, outputs = spec.routing, [], []
         for expert in spec.experts():
-            inputs.append(self._linear(layer, expert.inputs))
-            outputs.append(self._linear(layer, (expert.output,)))
+            inputs.append(self._linear(layer, expert.inputs, self.scheme.for_experts))
+            outputs.append(self._linear(layer, (expert.output,), self.scheme.for_experts))
         correction, factors = (
             None if path is None else self._exact(layer_path(self.config.spec, layer) + path)
             for path in (routing.correction, routing.factors)
         )
+        try:
+            grouped = self.operations.experts.linears(inputs, outputs)
+        except ValueError as error:
+            raise ValueError(f"layer {layer} has {error}") from error
         return Experts(
             router=self._exact_linear(layer, routing.router),
             routing=routing,
-            correction=torch.empty(0).to(self.device) if correction is None else correction,
+            correction=torch.empty(0, device=self.device) if correction is None else correction,
             factors=factors,
-            inputs=ExpertLinears(inputs),
-            outputs=ExpertLinears(outputs),
+            inputs=grouped[0],
+            outputs=grouped[1],
             operations=self.operations,
             activation=spec.expert.activation,
             shared=None if spec.shared is None else self._feed_forward(layer, spec.shared),
@@ -266,15 +269,22 @@ class DecoderLoader:
     def _in_stream(self, name: str) -> torch.Tensor:
         return self._tensor(name).to(self.scheme.compute_dtype, copy=True).to(self.device)
 
-    def _linear(self, layer: int | None, linears: Sequence[LinearSpec]) -> LoraLinear:
-        """layer: the one they belong to; None: none."""
+    def _linear(
+        self, layer: int | None, linears: Sequence[LinearSpec], scheme: SchemeSelector | None = None
+    ) -> LoraLinear:
+        """layer: the one they belong to; None: none. scheme: another one than the model's."""
         kinds = tuple(linear.kind if layer is None else self._kinds[layer, linear.path] for linear in linears)
         name = kinds[0] if layer is None else f"{layer}.{kinds[0]}"
-        return LoraLinear(self.linears(name, lambda: self._packed(layer, linears)), layer or 0, kinds, self.operations)
+        return LoraLinear(
+            self.linears(name, lambda: self._packed(layer, linears, scheme or self.scheme)),
+            layer or 0,
+            kinds,
+            self.operations,
+        )
 
-    def _packed(self, layer: int | None, specs: Sequence[LinearSpec]) -> LinearMethod:
+    def _packed(self, layer: int | None, specs: Sequence[LinearSpec], scheme: SchemeSelector) -> LinearMethod:
         weights = [self._weight(layer_linear(self.config.spec, layer, spec), spec) for spec in specs]
-        method = self.scheme.create_for(weights)
+        method = scheme.create_for(weights)
         scales = None if layer is None else self.folded.of_input(layer, specs[0].path)
         if scales is not None:
             method = ScaledInputLinear(method, scales.to(self.device))

@@ -67,7 +67,9 @@ class CudaRunner:
     def _decode(self, plan: StepPlan, shape: StepShape, asked: RowNeeds) -> "CudaHandle":
         cuts = self.cache.cuts(shape.tokens, shape.sequences, self.inputs.blocks, shape.uneven)
         lora = shape.lora
-        acting = (False, frozenset[str](), False) if lora is None else (lora.has_vectors, lora.changed, lora.own_logits)
+        acting: tuple[bool, frozenset[str], bool, bool] = (False, frozenset(), False, False)
+        if lora is not None:
+            acting = lora.has_vectors, lora.changed, lora.own_logits, lora.on_experts
         key = GraphKey(shape.tokens, shape.sequences, shape.lora_rounds, *acting, cuts, asked.draws, asked.logprobs)
         with self.device_time.span():
             self.graphs.run(key, partial(self._launch, shape, asked.draws, asked.logprobs))

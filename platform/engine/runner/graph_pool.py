@@ -30,6 +30,8 @@ class GraphKey(NamedTuple):
     """LoraBatch.changed: norms and ends of the model that are computed again for the adapters."""
     own_logits: bool
     """LoraBatch.own_logits: whether logits have room for tokens that the base lacks."""
+    on_experts: bool
+    """LoraBatch.on_experts: whether adapters are added to experts."""
     attention_cuts: int
     """By which the sequences' keys are cut."""
     draws: bool

@@ -59,7 +59,7 @@ def warm_up_cuda(runner: CudaRunner, config: EngineConfig, max_model_len: int) -
 def _changing(table: PageTable, vocab_size: int, own_logits: bool) -> Extras:
     """Of all kinds but the linears of the layers."""
     kinds = [kind for kind, (inputs, _) in table.shapes.items() if kind in (EMBEDDING, HEAD) or not inputs]
-    return Extras(frozenset(kinds), {}, vocab_size, has_vectors=True, own_logits=own_logits)
+    return Extras(frozenset(kinds), {}, vocab_size, has_vectors=True, own_logits=own_logits, on_experts=True)
 
 
 def run_largest(runner: CudaRunner, config: EngineConfig, max_model_len: int) -> None:

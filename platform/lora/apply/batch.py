@@ -52,6 +52,8 @@ class Extras:
     """Whether it has vectors over outputs of the layers' linears."""
     own_logits: bool = False
     """Whether it has rows of the head, or another vocabulary than the base's."""
+    on_experts: bool = False
+    """Whether it changes single experts."""
 
 
 @dataclass(slots=True)
@@ -151,6 +153,8 @@ class LoraBatch:
     """Whether an adapter of this step has vectors over outputs of the layers' linears."""
     own_logits: bool = False
     """Whether an adapter of this step has rows of the head, or another vocabulary than the base's."""
+    on_experts: bool = False
+    """Whether an adapter of this step changes single experts."""
     arrays: Any = None
     """What the kernels of the device take, made on first use."""
 
@@ -182,6 +186,7 @@ class LoraBatch:
             changed=frozenset().union(*(extra.kinds for extra in extras)),
             has_vectors=any(extra.has_vectors for extra in extras),
             own_logits=any(extra.own_logits for extra in extras),
+            on_experts=any(extra.on_experts for extra in extras),
         )
 
     def segments(self) -> Iterator[tuple[int, slice]]:

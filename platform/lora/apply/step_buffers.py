@@ -23,9 +23,12 @@ class StepLists:
         """device: [list_words(table, tokens)] int32. Beside it lies what the kernels pass on: 6 KiB a token, and 16
         times that for the first 256, where adapters may have 512 ranks; lists `beside`, no shorter, share it."""
         self.words = device
+        self.slots: torch.Tensor
+        """[tokens] int32: of each token's adapter, NO_SLOT where it has none; `factors` alike, float32."""
         self._slots, _, pages = table.offset.shape
         chunks, tokens = _sizes(table, tokens)
-        rows, scales = device[3 * chunks :].view(2, tokens)
+        rows, scales, self.slots, factors = device[3 * chunks :].view(4, tokens)
+        self.factors = factors.view(torch.float32)
         size = intermediate_elements(tokens, pages)
         self.tensors: StepTensors = StepTensors(
             chunks=device[: 3 * chunks].view(chunks, 3), tokens=rows, scales=scales.view(torch.float32),
@@ -40,15 +43,19 @@ class StepLists:
     def write(self, host: np.ndarray, batch: LoraBatch | None) -> None:
         """Write to `host`, int32 like `device`, tokens that there is room for; None: no token uses an adapter."""
         most, room = len(self.tensors.chunks), len(self.tensors.tokens)
-        listed, (rows, scales) = host[: 3 * most].reshape(most, 3), host[3 * most :].reshape(2, room)
-        listed[:] = NO_SLOT  # past the end of the list, where programs end at once
+        listed, (rows, scales, slots, factors) = host[: 3 * most].reshape(most, 3), host[3 * most :].reshape(4, room)
+        listed[:] = slots[:] = NO_SLOT  # past the end of the list, where programs end at once
         if batch is None:
             return
         assert len(batch.round_starts) == 2, "chunks of one launch may not share a token"
-        chunks, tokens = make_chunks(batch.segment_starts.numpy(), batch.segment_slots.numpy()), batch.sorted_tokens
+        starts, owners, tokens = (
+            part.numpy() for part in (batch.segment_starts, batch.segment_slots, batch.sorted_tokens)
+        )
+        chunks = make_chunks(starts, owners)
         listed[: len(chunks)] = chunks
         rows[: len(tokens)] = tokens
-        scales[: len(tokens)] = batch.scales.numpy().view(np.int32)
+        scales[: len(tokens)] = factors[tokens] = batch.scales.numpy().view(np.int32)
+        slots[tokens] = owners.repeat(np.diff(starts))
 
 
 class StepAdapters(NamedTuple):
@@ -107,7 +114,7 @@ class StepBuffers(StepLists):
 def list_words(table: PageTable, tokens: int) -> int:
     """Numbers of 32 bits that the lists of steps of up to `tokens` tokens take."""
     chunks, tokens = _sizes(table, tokens)
-    return 3 * chunks + 2 * tokens
+    return 3 * chunks + 4 * tokens
 
 
 def _sizes(table: PageTable, tokens: int) -> tuple[int, int]:

@@ -165,6 +165,12 @@ class BaseSignature:
         """kind -> (in_features, out_features) of the linears, without the head."""
         return {kind: shape for kind, shape in self.shapes().items() if self.modules[kind].role == "linear"}
 
+    @cached_property
+    def expert_kinds(self) -> frozenset[str]:
+        """Kinds of single experts' linears."""
+        starts = tuple({f"{stacked.experts}." for stacked in self.stacked})
+        return frozenset(kind for kind, module in self.modules.items() if module.path.startswith(starts))
+
     def path_of(self, layer: int, kind: str) -> str:
         """The module's name in the base model, as PEFT matches names against it."""
         module = self.modules[kind]

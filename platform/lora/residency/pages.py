@@ -234,11 +234,13 @@ class PageStore:
         if own_logits:
             kinds.add(HEAD)
         has_vectors = any(part == "vectors" and kind in linears for kind, part in room.offsets)
-        if kinds or has_vectors:
+        on_experts = not self._base.expert_kinds.isdisjoint(kind for kind, _ in room.offsets)
+        if kinds or has_vectors or on_experts:
             rows = {
                 kind: self._row_pages(room, kind, tokens) for kind, tokens in contents.tokens.items() if len(tokens)
             }
-            self.table.extras[room.slot] = Extras(frozenset(kinds), rows, contents.vocab_size, has_vectors, own_logits)
+            acting = has_vectors, own_logits, on_experts
+            self.table.extras[room.slot] = Extras(frozenset(kinds), rows, contents.vocab_size, *acting)
 
     @staticmethod
     def _row_pages(room: PageAllocation, kind: str, tokens: NDArray[np.int64]) -> RowPages:

@@ -80,6 +80,10 @@ class CudaPackedLinear:
             first = last
         return y
 
+    def arrays(self) -> tuple[list[PackedWeight], torch.Tensor | None]:
+        """Weights, one below the other, and the bias [out], as they are multiplied."""
+        return self._weights, self._bias
+
     def columns(self, first: int, last: int) -> torch.Tensor:
         return torch.cat([unpack_columns(weight, first, last) for weight in self._weights], 1)
 

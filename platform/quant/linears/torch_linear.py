@@ -29,6 +29,10 @@ class TorchLinear:
     def apply(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self._weight, self._bias)
 
+    def arrays(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Weight [out, in] and bias [out], as they are multiplied."""
+        return self._weight, self._bias
+
     def columns(self, first: int, last: int) -> torch.Tensor:
         return self._weight[:, first:last].T.float()
 

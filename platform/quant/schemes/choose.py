@@ -1,12 +1,14 @@
 """Which scheme stores and multiplies the weights of a model on this machine, and why."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Final
 
 import torch
 
 from ..config.config import QuantizationConfig
 from ..linears.cuda_codes import to_codes
+from ..linears.cuda_exact import CudaExactLinear
 from ..linears.cuda_packed import CudaPackedLinear
 from ..linears.cuda_scaled_float8 import CudaScaledFloat8Linear, reads_float8
 from ..linears.scaled_products import multiplies_rows
@@ -47,6 +49,9 @@ def choose_cuda_scheme(
             return CudaScaledFloat8Linear(inputs, outputs, device, form.scale)
         return CudaPackedLinear(inputs, outputs, storage, device)
 
+    def create_exact(inputs: int, outputs: tuple[int, ...]) -> LinearMethod:
+        return CudaExactLinear(inputs, outputs, device)
+
     wanted = (quantization is not None and quantization.casts_activations) or (
         online is not None and online.casts_activations
     )
@@ -61,12 +66,16 @@ def choose_cuda_scheme(
     weights = stored if quantization is None else quantization.words
     if storage == torch.float32:
         words = stored if quantization is None else f"{weights}, expanded to {stored}"
-        return SchemeSelector(create, storage, f"{words} weights, {stored} arithmetic", create)
+        return SchemeSelector(
+            create, storage, f"{words} weights, {stored} arithmetic", create, create_exact=create_exact
+        )
     reason = f"{weights} weights, {stored} arithmetic"
     activations = FLOAT8_ACTIVATIONS if casts else ""
     if wanted:
         reason += f", {activations or 'no activations cast to float8'}"
-    return SchemeSelector(create, storage, reason, create, create_coded, form, activations)
+    selector = SchemeSelector(create, storage, reason, create, create_coded, form, activations, create_exact)
+    # Products of experts read activations as they are.
+    return replace(selector, for_experts=replace(selector, form=packed_form, activations=""))
 
 
 def packed_form(weight: IntegerWeight | Float8Weight) -> Hashable:

@@ -44,6 +44,8 @@ class SchemeSelector:
     """In words what linears do to activations beyond rounding them to `compute_dtype`; empty: nothing."""
     create_exact: CreateLinear = create_float32
     """As `create`, for weights and arithmetic in float32, whatever the others are."""
+    for_experts: "SchemeSelector | None" = None
+    """Which stores the linears of experts; None: this one."""
 
     def create_for(self, weights: Sequence[Weight]) -> LinearMethod:
         """An empty linear group for these parts [out, in]: one method for parts stored alike, else one each, side by

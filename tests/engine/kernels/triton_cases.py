@@ -2,6 +2,8 @@
 runs this by itself. They compute in fp32, so bfloat16 is what it is on a device.
 """
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,13 @@ __all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]
 NAN = float("nan")
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 """One unit in the last place of 16-bit results: near a tie, the order of a sum decides."""
+ACTIVATIONS: dict[Activation, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "silu": lambda gates, ups: F.silu(gates) * ups,
+    "gelu_tanh": lambda gates, ups: F.gelu(gates, approximate="tanh") * ups,
+    "clamped_swiglu": lambda gates, ups: (
+        (ups.clamp(-7, 7) + 1) * gates.clamp(max=7) * torch.sigmoid(1.702 * gates.clamp(max=7))
+    ),
+}
 every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 every_shape = pytest.mark.parametrize("shape", [(1, 64), (3, 896), (2, 1023), (5, 1), (2, 4096)], ids=str)
 
@@ -56,12 +65,11 @@ def test_the_norm_of_a_row_of_zeros_is_zero_and_of_no_rows_nothing() -> None:
 
 
 @every_dtype
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("shape", [(1, 64), (3, 1025), (2, 2048), (5, 1)], ids=str)
 def test_multiply_gate(shape: tuple[int, int], activation: Activation, dtype: torch.dtype) -> None:
     gate_up = (torch.randn(shape[0], 2 * shape[1]) * 4).to(dtype)
-    gates, ups = gate_up.double().chunk(2, dim=-1)
-    expected = (F.silu(gates) if activation == "silu" else F.gelu(gates, approximate="tanh")) * ups
+    expected = ACTIVATIONS[activation](*gate_up.double().chunk(2, dim=-1))
     result = multiply_gate(gate_up, activation)
     close(result, expected.to(dtype))
     again, values, scales = multiply_gate_cast(gate_up, activation)
@@ -79,10 +87,10 @@ def test_rows_too_wide_for_one_program_are_cast_alike(monkeypatch: pytest.Monkey
         assert torch.equal(one.float(), other.float())
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_multiply_gate_at_the_extremes(activation: Activation) -> None:
     gates = torch.tensor([-1e30, -200, -89, -88, -20, 0, 20, 88, 200, 1e12, NAN])
-    wanted = F.silu(gates) if activation == "silu" else F.gelu(gates, approximate="tanh")
+    wanted = ACTIVATIONS[activation](gates, torch.ones_like(gates))
     result = multiply_gate(torch.cat((gates, torch.ones_like(gates)))[None], activation)
     torch.testing.assert_close(result[0], wanted, equal_nan=True, atol=1e-6, rtol=1e-6)
 

@@ -5,7 +5,6 @@ side.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,10 +14,7 @@ from ...batch import Batch
 from ..description.feed_forward import Activation, RoutingSpec
 from ..layers import FeedForward, Norm
 from ..linear import LoraLinear
-from ..operations.operations import ExpertOperations, Operations
-
-if TYPE_CHECKING:
-    from .linears import ExpertLinears
+from ..operations.operations import ExpertOperations, GroupedLinears, Operations
 
 
 @dataclass(slots=True)
@@ -42,9 +38,9 @@ class Experts:
     """[E] float32; [0] where there is none."""
     factors: torch.Tensor | None
     """[E] float32, of the weights."""
-    inputs: "ExpertLinears"
+    inputs: GroupedLinears
     """Gate and up of each expert."""
-    outputs: "ExpertLinears"
+    outputs: GroupedLinears
     operations: Operations
     activation: Activation
     shared: FeedForward | None = None
@@ -69,9 +65,9 @@ class Experts:
         if self.factors is not None:
             weights *= self.factors[experts]
         rows = self._kernels.group(experts, self.routing.num_experts)
-        gate_up = self.inputs.apply(x[rows.tokens], rows, batch)
+        gate_up = self.inputs.apply(x, rows, batch, by_token=True)
         inner = self.operations.multiply_gate(gate_up, self.activation)
-        return self._kernels.add_up(self.outputs.apply(inner, rows, batch), rows, weights)
+        return self._kernels.add_up(self.outputs.apply(inner, rows, batch, by_token=False), rows, weights)
 
     def _branches(self, x: torch.Tensor, batch: Batch, norms: BranchNorms) -> torch.Tensor:
         assert self.shared is not None

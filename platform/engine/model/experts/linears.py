@@ -42,9 +42,9 @@ class ExpertLinears:
         self._places: Places | None = None
         """Known once there is an adapter."""
 
-    def apply(self, x: torch.Tensor, rows: ExpertRows, batch: Batch) -> torch.Tensor:
-        """x [P, inputs] float32, each row by its expert's linear and the adapters of its token there -> [P, outputs].
-        Adapters read x as it is."""
+    def apply(self, x: torch.Tensor, rows: ExpertRows, batch: Batch, *, by_token: bool) -> torch.Tensor:
+        """As of GroupedLinears; x is float32."""
+        x = x[rows.tokens] if by_token else x
         y = self._multiply(x, rows)
         if batch.lora is not None:
             self._add_lora(y, x, rows, batch.lora)

@@ -1,7 +1,7 @@
 """Operations by numba and torch."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +17,14 @@ from ...kernels.norm import add_rms_norm, layer_norm, rms_norm
 from ...kernels.silu import LANES, silu_multiply
 from ..description.feed_forward import RoutingSpec, Scores
 from ..description.spec import Activation
+from ..experts.linears import ExpertLinears
 from ..experts.rows import ExpertRows
 from ..kernels import routing as kernels
 from . import plain
 from .operations import ExpertOperations, Operations
+
+if TYPE_CHECKING:
+    from ..linear import LoraLinear
 
 
 def _embed(token_ids: Tensor, table: Tensor, dtype: torch.dtype, lora: LoraBatch | None) -> Tensor:
@@ -90,6 +94,10 @@ def _group(experts: Tensor, num_experts: int) -> ExpertRows:
     return ExpertRows(starts, pairs, places, experts.shape[1])
 
 
+def _linears(inputs: "Sequence[LoraLinear]", outputs: "Sequence[LoraLinear]") -> tuple[ExpertLinears, ExpertLinears]:
+    return ExpertLinears(inputs), ExpertLinears(outputs)
+
+
 def _add_up(y: Tensor, rows: ExpertRows, weights: Tensor) -> Tensor:
     output = torch.empty(len(weights), y.shape[1])
     kernels.sum_experts(y.numpy(), rows.places.numpy(), weights.numpy(), output.numpy())
@@ -112,5 +120,5 @@ OPERATIONS: Final = Operations(
     add_lora=add_lora,
     widen_logits=lambda logits, lora: logits.float(),
     adapt_logits=vocabulary.adapt_logits,
-    experts=ExpertOperations(route=_route, group=_group, add_up=_add_up, add_shared=_add_shared),
+    experts=ExpertOperations(_route, _group, _linears, _add_up, _add_shared),
 )

@@ -1,6 +1,7 @@
 """Operations by triton: each is a few launches at most, and none waits for the device. The adapters of a step are those
 of `batch.arrays`, a StepAdapters."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -16,12 +17,17 @@ from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.linears.scheme import Float8Rows
 
 from ...kernels.cuda.embedding import gather_rows
+from ...kernels.cuda.experts import routing as kernels
+from ...kernels.cuda.experts.sums import add_shared, sum_experts
 from ...kernels.cuda.gate import multiply_gate, multiply_gate_cast
 from ...kernels.cuda.norm import add_rms_norm, add_rms_norm_cast
 from ...kernels.cuda.sampling.layout import MOST_TOKENS
+from ..description.feed_forward import RoutingSpec, Scores
 from ..description.spec import Activation
+from ..experts.device_linears import device_linears
+from ..experts.device_rows import DeviceRows, group_experts
 from . import plain
-from .operations import Casts, Operations
+from .operations import Casts, ExpertOperations, Operations
 from .plain import activate, gate, layer_norm
 
 
@@ -38,14 +44,18 @@ def _norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     return layer_norm(x, weight, bias, eps)
 
 
+GATED: Final = ("silu", "gelu_tanh", "clamped_swiglu")
+"""Activations that the kernel has."""
+
+
 def _multiply_gate(gate_up: Tensor, activation: Activation) -> Tensor:
-    if activation in ("silu", "gelu_tanh"):
+    if activation in GATED:
         return multiply_gate(gate_up, activation)
     return plain.multiply_gate(gate_up, activation)
 
 
 def _multiply_gate_cast(gate_up: Tensor, activation: Activation, scale: float | None) -> tuple[Tensor, Float8Rows]:
-    if activation not in ("silu", "gelu_tanh"):
+    if activation not in GATED:
         product = _multiply_gate(gate_up, activation)
         return product, cast_rows(product, scale)
     product, values, scales = multiply_gate_cast(gate_up, activation, scale)
@@ -71,6 +81,23 @@ def _replace_norms(
 
 def _add_lora(y: Tensor, x: Tensor, batch: LoraBatch, layer: int, kinds: tuple[str, ...]) -> None:
     add_rounds(y, x, batch.arrays.rounds, batch.table, layer, kinds, batch.has_vectors)
+
+
+SCORES: Final[Mapping[Scores, int]] = {
+    "softmax": kernels.SOFTMAX.value,
+    "sigmoid": kernels.SIGMOID.value,
+    "softmax_of_chosen": kernels.SOFTMAX_OF_CHOSEN.value,
+}
+
+
+def _route(logits: Tensor, correction: Tensor, routing: RoutingSpec) -> tuple[Tensor, Tensor]:
+    groups = routing.num_groups, routing.groups_per_token
+    how = SCORES[routing.scores], routing.experts_per_token, routing.normalizes, routing.scale
+    return kernels.route(logits.contiguous(), correction, *how, *groups)
+
+
+def _add_up(y: Tensor, rows: DeviceRows, weights: Tensor) -> Tensor:
+    return sum_experts(y, rows.places, weights)
 
 
 def _widen_logits(logits: Tensor, lora: LoraBatch | None) -> Tensor:
@@ -101,5 +128,6 @@ OPERATIONS: Final = Operations(
     add_lora=_add_lora,
     widen_logits=_widen_logits,
     adapt_logits=_adapt_logits,
+    experts=ExpertOperations(_route, group_experts, device_linears, _add_up, add_shared),
     casts=Casts(add_rms_norm=_add_rms_norm_cast, multiply_gate=_multiply_gate_cast),
 )

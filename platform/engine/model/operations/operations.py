@@ -3,8 +3,9 @@
 Shapes: T new tokens, C hidden size, I intermediate size, V tokens of the vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +15,10 @@ from loraplex.quant.linears.scheme import Float8Rows
 
 from ..description.feed_forward import RoutingSpec
 from ..description.spec import Activation
-from ..experts.rows import ExpertRows
+
+if TYPE_CHECKING:
+    from ...batch import Batch
+    from ..linear import LoraLinear
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +33,32 @@ class Casts:
     """(gate_up, activation, scale)"""
 
 
+Rows = Any
+"""Which rows are of which expert, as the operations and linears of one kind of device have it."""
+
+
+class GroupedLinears(Protocol):
+    """One linear of every expert of a layer, each over the rows of its tokens alone."""
+
+    linears: "Sequence[LoraLinear]"
+
+    def apply(self, x: Tensor, rows: Rows, batch: "Batch", *, by_token: bool) -> Tensor:
+        """x [T, inputs] if `by_token`, else [P, inputs] -> [P, outputs]: each row by its expert's linear and what the
+        adapters of its token change there. Adapters read x as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExpertOperations:
     """Of a layer with experts: E experts, K of them for each token, P = T K rows."""
 
     route: Callable[[Tensor, Tensor, RoutingSpec], tuple[Tensor, Tensor]]
     """(logits, correction, routing): logits [T, E] and correction [E] or [0], float32 -> the experts of each token
-    [T, K] int64 and their weights [T, K] float32: the same bits for a token in every batch."""
-    group: Callable[[Tensor, int], ExpertRows]
+    [T, K] and their weights [T, K] float32: the same bits for a token in every batch."""
+    group: Callable[[Tensor, int], Rows]
     """(experts [T, K], E) -> the rows of each expert."""
-    add_up: Callable[[Tensor, ExpertRows, Tensor], Tensor]
+    linears: "Callable[[Sequence[LoraLinear], Sequence[LoraLinear]], tuple[GroupedLinears, GroupedLinears]]"
+    """Of the experts' inputs and of their outputs [E], finished. ValueError for weights that no kernel takes."""
+    add_up: Callable[[Tensor, Rows, Tensor], Tensor]
     """(y, rows, weights): y [P, C] of the rows, weights [T, K] -> [T, C], each token's sum in the order of its
     experts."""
     add_shared: Callable[[Tensor, Tensor, Tensor | None], None]

@@ -4,18 +4,20 @@ import triton
 import triton.language as tl
 
 from .matrix import multiply_split, multiply_wide, pick, split_wide
-from .share import count_chunks, find_pages, take_share, wait_for_previous
+from .share import count_chunks, find_module, find_pages, take_share, wait_for_previous
 
 
 @triton.jit(do_not_specialize=["listed", "layer"])
 def expand(
     y: tl.tensor, h: tl.tensor, chunks: tl.tensor, tokens: tl.tensor,
-    arena: tl.tensor, offset: tl.tensor, rank: tl.tensor, listed: tl.tensor, layer: tl.tensor,
+    arena: tl.tensor, offset: tl.tensor, rank: tl.tensor, kinds: tl.tensor, pair_rows: tl.tensor, listed: tl.tensor,
+    layer: tl.tensor,
     KINDS: tl.constexpr, WIDTHS: tl.constexpr, FIRST_COLUMNS: tl.constexpr, FIRST_BLOCKS: tl.constexpr,
     INPUTS: tl.constexpr, SPLITS: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr,
     PAGE: tl.constexpr, ALIGNMENT: tl.constexpr, TABLE_KINDS: tl.constexpr, TABLE_PAGES: tl.constexpr,
     LAYERS: tl.constexpr, ROOM: tl.constexpr, CHAINED: tl.constexpr, STAGES: tl.constexpr, TOGETHER: tl.constexpr,
     WIDE_RANKS: tl.constexpr, WIDE_COLUMNS: tl.constexpr, WIDE_STAGES: tl.constexpr, WIDE_TOGETHER: tl.constexpr,
+    SLOTS: tl.constexpr, PER_TOKEN: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (programs): they share out the blocks of columns of all members of all chunks that there are of `listed`; h
     is as shrink leaves it.
@@ -25,7 +27,7 @@ def expand(
     """
     if CHAINED:
         tl.extra.cuda.gdc_launch_dependents()
-    MEMBERS: tl.constexpr = len(KINDS)
+    MEMBERS: tl.constexpr = len(WIDTHS)
     BLOCKS: tl.constexpr = FIRST_BLOCKS[MEMBERS]
     # With 8 of 16 the assembler puts two numbers on the stack (sm_100, triton 3.9).
     MANY_TOGETHER: tl.constexpr = 12 if SPLITS > 12 else TOGETHER
@@ -35,15 +37,18 @@ def expand(
         member = 0
         for index in tl.static_range(1, MEMBERS):
             member += (block >= FIRST_BLOCKS[index]).to(tl.int32)
-        kind, width = pick(KINDS, member), pick(WIDTHS, member)
+        width = pick(WIDTHS, member)
         blocks = tl.minimum(end - item, pick(FIRST_BLOCKS, member + 1) - block)
-        slot = tl.load(chunks + 3 * chunk)
+        slot, kind = find_module(chunks, chunk, kinds, member, KINDS, MEMBERS, SLOTS)
         module = slot * TABLE_KINDS + kind
         lanes = tl.arange(0, ROWS)
         rows = tl.load(chunks + 3 * chunk + 1) + lanes
         live = lanes < tl.load(chunks + 3 * chunk + 2)
         own = tl.load(rank + module * LAYERS + layer)
-        token = tl.load(tokens + rows, mask=live, other=0).to(tl.int64)
+        token = tl.load(tokens + rows, mask=live, other=0)
+        if PER_TOKEN:
+            token = tl.load(pair_rows + token, mask=live, other=0)
+        token = token.to(tl.int64)
         y_rows = y + token[:, None] * FIRST_COLUMNS[MEMBERS] + pick(FIRST_COLUMNS, member)
         h_rows = h + (rows * MEMBERS + member) * (SPLITS * ROOM)
         weights = arena + (layer * (INPUTS + width) + INPUTS) * PAGE

@@ -5,6 +5,8 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from .matrix import pick
+
 _LOOK: Final = tl.constexpr(128)
 """Entries of the list that a program looks at together."""
 _LINE_BYTES: Final = tl.constexpr(128)
@@ -22,6 +24,22 @@ def count_chunks(chunks: tl.tensor, listed: tl.tensor) -> tl.tensor:
         slots = tl.load(chunks + 3 * (first + entries), mask=first + entries < listed, other=-1)
         found += (slots >= 0).to(tl.int32)
     return tl.sum(found, 0)
+
+
+@triton.jit
+def find_module(
+    chunks: tl.tensor, chunk: tl.tensor, kinds: tl.tensor, member: tl.tensor,
+    KINDS: tl.constexpr, MEMBERS: tl.constexpr, SLOTS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
+    """The slot of a chunk, and the kind of a member of the group. With SLOTS, in a list of experts, the entry is
+    expert * SLOTS + slot, and kinds [E, MEMBERS] says the kinds of each expert."""
+    slot = tl.load(chunks + 3 * chunk)
+    if SLOTS:
+        kind = tl.load(kinds + tl.maximum(slot, 0) // SLOTS * MEMBERS + member)
+        slot = tl.where(slot < 0, slot, slot % SLOTS)
+    else:
+        kind = pick(KINDS, member)
+    return slot, kind
 
 
 @triton.jit

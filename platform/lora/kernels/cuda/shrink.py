@@ -8,38 +8,47 @@ import triton
 import triton.language as tl
 
 from .matrix import multiply, pick
-from .share import count_chunks, fetch_rows, find_pages, take_share, wait_for_previous
+from .share import count_chunks, fetch_rows, find_module, find_pages, take_share, wait_for_previous
 
 
 @triton.jit(do_not_specialize=["listed", "layer"])
 def shrink(
     h: tl.tensor, x: tl.tensor, chunks: tl.tensor, tokens: tl.tensor, scales: tl.tensor,
-    arena: tl.tensor, offset: tl.tensor, rank: tl.tensor, scaling: tl.tensor, listed: tl.tensor, layer: tl.tensor,
+    arena: tl.tensor, offset: tl.tensor, rank: tl.tensor, scaling: tl.tensor, kinds: tl.tensor, pair_rows: tl.tensor,
+    listed: tl.tensor, layer: tl.tensor,
     KINDS: tl.constexpr, WIDTHS: tl.constexpr, INPUTS: tl.constexpr, SPLIT: tl.constexpr, SPLITS: tl.constexpr,
     STEP: tl.constexpr, ROWS: tl.constexpr, RANKS: tl.constexpr, PAGE: tl.constexpr, ALIGNMENT: tl.constexpr,
     TABLE_KINDS: tl.constexpr, TABLE_PAGES: tl.constexpr, LAYERS: tl.constexpr, ROOM: tl.constexpr,
-    CHAINED: tl.constexpr, STAGES: tl.constexpr,
+    CHAINED: tl.constexpr, STAGES: tl.constexpr, SLOTS: tl.constexpr, PER_TOKEN: tl.constexpr, BY_TOKEN: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (programs): they share out the splits of all members of all chunks that there are of `listed`.
+
+    With PER_TOKEN, rows are of tokens' experts: see experts.py.
 
     What a program reads of the adapters is on its way before the kernel that wrote x ends. Each program waits for that
     end, so that this launch never ends before it, and before it lets expand begin, which reads y at once.
     """
-    MEMBERS: tl.constexpr = len(KINDS)
+    MEMBERS: tl.constexpr = len(WIDTHS)
     STEPS: tl.constexpr = SPLIT // STEP
     item, end = take_share(count_chunks(chunks, listed) * (MEMBERS * SPLITS))
     while item < end:
         chunk, member, split = item // (MEMBERS * SPLITS), item // SPLITS % MEMBERS, item % SPLITS
         splits = tl.minimum(end - item, SPLITS - split)
-        kind, width = pick(KINDS, member), pick(WIDTHS, member)
-        slot = tl.load(chunks + 3 * chunk)
+        width = pick(WIDTHS, member)
+        slot, kind = find_module(chunks, chunk, kinds, member, KINDS, MEMBERS, SLOTS)
         module = slot * TABLE_KINDS + kind
         lanes = tl.arange(0, ROWS)
         rows = tl.load(chunks + 3 * chunk + 1) + lanes
         live = lanes < tl.load(chunks + 3 * chunk + 2)
         own = tl.load(rank + module * LAYERS + layer)
-        factor = tl.load(scales + rows, mask=live, other=0.0) * tl.load(scaling + module * LAYERS + layer)
-        token = tl.load(tokens + rows, mask=live, other=0).to(tl.int64)
+        token = tl.load(tokens + rows, mask=live, other=0)
+        if PER_TOKEN:
+            factor = tl.load(scales + token // PER_TOKEN, mask=live, other=0.0)
+            token = token // PER_TOKEN if BY_TOKEN else tl.load(pair_rows + token, mask=live, other=0)
+        else:
+            factor = tl.load(scales + rows, mask=live, other=0.0)
+        factor *= tl.load(scaling + module * LAYERS + layer)
+        token = token.to(tl.int64)
         h_rows = ((rows * MEMBERS + member) * SPLITS + split) * ROOM
         pages = offset + module * TABLE_PAGES
         weights = arena + layer * PAGE * (INPUTS + width)

@@ -130,9 +130,9 @@ def decode(codes: tl.tensor, zeros: tl.tensor, dtype: tl.constexpr, FORMAT: tl.c
 
 @triton.jit
 def multiply_tiles(a: tl.tensor, b: tl.tensor, total: tl.tensor) -> tl.tensor:
-    """total + a b for tiles of one 16-bit dtype, sums in fp32."""
+    """total + a b for tiles of one float dtype, sums in fp32."""
     if _NATIVE:
-        total = tl.dot(a, b, total)
+        total = tl.dot(a, b, total, input_precision="ieee")
     else:
         total = tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
     return total

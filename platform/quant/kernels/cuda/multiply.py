@@ -23,15 +23,10 @@ def multiply(
     """Grid (panels, splits, blocks of rows). y: [rows, STRIDE] with one split, else parts of the sums in fp32,
     [splits, rows, OUTPUTS]. GROUP_RUNS and ZERO_RUNS: runs that share scales and zeros, 0 where all do. ORDERED: codes
     lie in TILE_ORDER.
-
-    Scales and zero points are read a pass before their use: nothing else hides that read. `stored` are outputs as they
-    lie in memory, `summed` those of the sums.
     """
     panel, split, row_block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     let_next_begin(CHAINED)
     BYTES: tl.constexpr = RUN // 2 if FORMAT == INTEGER4 else RUN
-    HALF: tl.constexpr = RUN // 2
-    WHOLE: tl.constexpr = INPUTS % (RUN * PASS_RUNS) == 0
     first, last = split * SPLIT_RUNS, min(split * SPLIT_RUNS + SPLIT_RUNS, RUNS)
     if CHAINED:
         count = min(last - first, STAGES * PASS_RUNS)
@@ -39,19 +34,49 @@ def multiply(
         prefetch_groups(scales, panel, first, last, PANEL, RUNS, GROUP_RUNS)
         prefetch_groups(zeros, panel, first, last, PANEL, RUNS, ZERO_RUNS)
     wait_for_previous(CHAINED)
-    stored, summed = tl.arange(0, PANEL), order_outputs(PANEL, WARPS, ORDERED)
+    summed = order_outputs(PANEL, WARPS, ORDERED)
     row = row_block * TILE_ROWS + tl.arange(0, TILE_ROWS)
     live = row < rows
-    lanes = tl.arange(0, HALF)
-    values = x + row[:, None] * INPUTS + lanes[None, :]
-    places = codes + panel * (RUNS * PANEL * BYTES) + stored[:, None] * BYTES + lanes[None, :]
+    values = x + row[:, None] * INPUTS + tl.arange(0, RUN // 2)[None, :]
+    total = sum_runs(
+        values, live, codes + panel * (RUNS * PANEL * BYTES), scales, zeros, panel, first, last,
+        FORMAT, INPUTS, RUN, RUNS, GROUP_RUNS, ZERO_RUNS, ORDERED, PANEL, PASS_RUNS, STAGES, WARPS,
+    )  # fmt: skip
+    outputs = panel * PANEL + summed
+    inside = (outputs < OUTPUTS) | (OUTPUTS % PANEL == 0)
+    if BIAS:
+        total += tl.load(bias + outputs, mask=inside, other=0.0).to(tl.float32)[:, None]
+    results = y + (split * rows + row)[:, None] * STRIDE + outputs[None, :]
+    tl.store(results, total.T.to(y.dtype.element_ty), mask=live[:, None] & inside[None, :])
+
+
+@triton.jit
+def sum_runs(
+    values: tl.tensor, live: tl.tensor, codes: tl.tensor, scales: tl.tensor, zeros: tl.tensor, panel: tl.tensor,
+    first: tl.tensor, last: tl.tensor,
+    FORMAT: tl.constexpr, INPUTS: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr, GROUP_RUNS: tl.constexpr,
+    ZERO_RUNS: tl.constexpr, ORDERED: tl.constexpr, PANEL: tl.constexpr, PASS_RUNS: tl.constexpr, STAGES: tl.constexpr,
+    WARPS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """[PANEL, rows] of a panel, outputs as `order_outputs` has them: the sum of the runs `first` to `last` - 1.
+
+    values: where the first half of each row's first run is [rows, RUN / 2]; codes: of the panel. Scales and zero points
+    are read a pass before their use: nothing else hides that read. `stored` are outputs as they lie in memory, `summed`
+    those of the sums.
+    """
+    BYTES: tl.constexpr = RUN // 2 if FORMAT == INTEGER4 else RUN
+    HALF: tl.constexpr = RUN // 2
+    WHOLE: tl.constexpr = INPUTS % (RUN * PASS_RUNS) == 0
+    TILE_ROWS: tl.constexpr = values.shape[0]
+    lanes, stored, summed = tl.arange(0, HALF), tl.arange(0, PANEL), order_outputs(PANEL, WARPS, ORDERED)
+    places = codes + stored[:, None] * BYTES + lanes[None, :]
     zero = load_group(zeros, panel, first, stored, PANEL, RUNS, ZERO_RUNS)
     scale = load_group(scales, panel, first, summed, PANEL, RUNS, GROUP_RUNS)
     if PASS_RUNS == 2:
         second_zero = load_next_group(zero, zeros, panel, first + 1, stored, PANEL, RUNS, ZERO_RUNS)
         second_scale = load_next_group(scale, scales, panel, first + 1, summed, PANEL, RUNS, GROUP_RUNS)
     total = tl.zeros((PANEL, TILE_ROWS), tl.float32)
-    dtype: tl.constexpr = x.dtype.element_ty
+    dtype: tl.constexpr = values.dtype.element_ty
 
     for pass_first in tl.range(first, last, PASS_RUNS, num_stages=STAGES):
         next_run = pass_first + PASS_RUNS
@@ -88,12 +113,7 @@ def multiply(
         total *= scale.to(tl.float32)[:, None]
     if FORMAT == FLOAT8:
         total *= FLOAT8_FACTOR
-    outputs = panel * PANEL + summed
-    inside = (outputs < OUTPUTS) | (OUTPUTS % PANEL == 0)
-    if BIAS:
-        total += tl.load(bias + outputs, mask=inside, other=0.0).to(tl.float32)[:, None]
-    results = y + (split * rows + row)[:, None] * STRIDE + outputs[None, :]
-    tl.store(results, total.T.to(y.dtype.element_ty), mask=live[:, None] & inside[None, :])
+    return total
 
 
 @triton.jit

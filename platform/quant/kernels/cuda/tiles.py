@@ -76,3 +76,16 @@ def count_split_runs(outputs: int, rows: int, runs: int, width: int, card: Card)
     programs = card.processors * min(tile.programs, card.resident(tile.shared_bytes(width)))
     splits = max(1, min(MOST_SPLITS, programs // tiles, runs // LEAST_SPLIT_RUNS))
     return min(runs, -(-runs // (splits * tile.runs)) * tile.runs)
+
+
+class ExactTile(NamedTuple):
+    rows: int
+    columns: int
+    step: int
+    """Inputs of one pass of the loop."""
+    warps: int
+    stages: int
+
+
+EXACT: Final = ExactTile(rows=16, columns=16, step=32, warps=4, stages=4)
+"""Of products in float32: many programs for few outputs."""

@@ -1,0 +1,148 @@
+"""The same linear of E experts on a CUDA device, over rows grouped by expert: one launch for all of them.
+
+Shapes: T tokens with K experts each make P = T K rows, those of an expert side by side.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from ..kernels.cuda.chain import can_chain
+from ..kernels.cuda.expert_tiles import EXACT_TILE, FLOAT_TILES
+from ..kernels.cuda.experts import multiply_codes, multiply_floats
+from ..kernels.cuda.layout import PackedWeight
+from ..kernels.cuda.tiles import PANEL, choose_tile
+from .cuda_packed import CudaPackedLinear
+from .dequantized import DequantizedLinear
+from .scheme import LinearMethod
+from .torch_linear import TorchLinear
+
+DTYPES: Final = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+class GroupedRows(NamedTuple):
+    pieces: torch.Tensor
+    """[pieces, 3] int32: expert, first row, how many rows; expert -1 past the last."""
+    pairs: torch.Tensor
+    """[P] int32: row r is of token pairs[r] // K."""
+    most: int
+    """Rows of a piece at most."""
+    per_token: int
+    """K."""
+
+
+class CudaExperts:
+    """Keeps the weights of the experts' own linears where they are."""
+
+    def __init__(self, methods: Sequence[LinearMethod]) -> None:
+        """methods [E], finished. ValueError for weights that no kernel takes so."""
+        self._outputs = sum(methods[0].out_features)
+        plain = [method.inner[0] if isinstance(method, DequantizedLinear) else method for method in methods]
+        floats = [method for method in plain if isinstance(method, TorchLinear)]
+        packed = [method for method in plain if isinstance(method, CudaPackedLinear)]
+        if len(floats) == len(methods):
+            self._products: list[_Floats | _Codes] = [_Floats([method.arrays() for method in floats])]
+        elif len(packed) == len(methods):
+            self._products = list(_packed_products(packed))
+        else:
+            raise ValueError("experts of one layer that are stored in different ways")
+
+    def apply(self, x: torch.Tensor, rows: GroupedRows, *, by_token: bool) -> torch.Tensor:
+        """x [T, in] if `by_token`, else [P, in], contiguous -> [P, out]."""
+        y = torch.empty(len(rows.pairs), self._outputs, dtype=x.dtype, device=x.device)
+        assert x.is_contiguous()
+        for product in self._products if len(y) else ():
+            product.launch(y, x, rows, rows.per_token if by_token else 0)
+        return y
+
+
+class _Floats:
+    def __init__(self, arrays: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+        weights = [weight for weight, _ in arrays]
+        biases = _given([bias for _, bias in arrays], weights[0].shape[0], weights[0])
+        self._kept = [*weights, *biases]
+        self._table = _addresses([weights, biases or weights])
+        self._has_bias = bool(biases)
+
+    def launch(self, y: torch.Tensor, x: torch.Tensor, rows: GroupedRows, per_token: int) -> None:
+        tile = FLOAT_TILES[rows.most] if x.dtype.itemsize == 2 else EXACT_TILE
+        outputs, inputs, chained = y.shape[1], x.shape[1], can_chain(x.device)
+        multiply_floats[triton.cdiv(outputs, tile.columns), len(rows.pieces)](
+            y, x, self._table, rows.pieces, rows.pairs, INPUTS=inputs, OUTPUTS=outputs, PER_TOKEN=per_token,
+            BIAS=self._has_bias, ROWS=rows.most, COLUMNS=tile.columns, STEP=tile.step, STAGES=tile.stages,
+            CHAINED=chained, launch_pdl=chained, num_warps=tile.warps, enable_fp_fusion=True,
+        )  # fmt: skip
+
+
+class _Codes:
+    def __init__(self, weights: list[PackedWeight], biases: list[torch.Tensor], first: int) -> None:
+        """biases [E] or none; `first`: which output of the linear is the weights' first."""
+        self._weight = weights[0]
+        self._first = first
+        self._biases = [bias[first : first + weights[0].outputs] for bias in biases]
+        self._kept = weights
+        arrays = ([getattr(weight, name) for weight in weights] for name in ("codes", "scales", "zeros"))
+        self._table = _addresses([*arrays, self._biases or [weight.codes for weight in weights]])
+
+    def launch(self, y: torch.Tensor, x: torch.Tensor, rows: GroupedRows, per_token: int) -> None:
+        weight, tile, chained = self._weight, choose_tile(rows.most), can_chain(x.device)
+        multiply_codes[len(weight.codes), len(rows.pieces)](
+            y[:, self._first :], x, self._table, rows.pieces, rows.pairs,
+            FORMAT=weight.format, INPUTS=weight.inputs, OUTPUTS=weight.outputs, STRIDE=y.shape[1], RUN=weight.run,
+            RUNS=weight.runs, GROUP_RUNS=weight.group_runs, PANEL=PANEL, ORDERED=weight.is_ordered,
+            ZERO_RUNS=weight.group_runs if weight.zeros.shape[1] > 1 else 0, PASS_RUNS=tile.runs,
+            SCALES=DTYPES[weight.scales.dtype], PER_TOKEN=per_token, BIAS=bool(self._biases), ROWS=rows.most,
+            STAGES=tile.stages, WARPS=tile.warps, CHAINED=chained, launch_pdl=chained, num_warps=tile.warps,
+            num_stages=tile.stages, enable_fp_fusion=True,
+        )  # fmt: skip
+
+
+def _packed_products(methods: list[CudaPackedLinear]) -> Iterator[_Codes]:
+    """One for each of the weights that every linear has, one below the other."""
+    arrays, first = [method.arrays() for method in methods], 0
+    columns = [weights for weights, _ in arrays]
+    if any(weight.order is not None for weights in columns for weight in weights):
+        raise ValueError("experts whose inputs lie in activation order (desc_act)")
+    if any(_form(weights) != _form(columns[0]) for weights in columns):
+        raise ValueError("experts of one layer that are quantized in different ways")
+    weight, outputs = columns[0][0], sum(weight.outputs for weight in columns[0])
+    biases = _given([bias for _, bias in arrays], outputs, arrays[0][1] if arrays[0][1] is not None else weight.scales)
+    for alike in zip(*columns, strict=True):
+        yield _Codes(_unified(list(alike)), biases, first)
+        first += alike[0].outputs
+
+
+def _form(weights: list[PackedWeight]) -> list[tuple[int, ...]]:
+    return [(weight.format, weight.outputs, weight.inputs, weight.run, weight.group_runs) for weight in weights]
+
+
+def _unified(weights: list[PackedWeight]) -> list[PackedWeight]:
+    """The same, with scales of one dtype and as many groups of zeros: pack() keeps each of them as small as it can."""
+    dtypes = {weight.scales.dtype for weight in weights}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+    groups = max(weight.zeros.shape[1] for weight in weights)
+    return [
+        replace(
+            weight,
+            scales=weight.scales.to(dtype),
+            zeros=weight.zeros.expand(-1, groups, -1).contiguous() if weight.zeros.shape[1] < groups else weight.zeros,
+        )
+        for weight in weights
+    ]
+
+
+def _given(biases: Sequence[torch.Tensor | None], outputs: int, like: torch.Tensor) -> list[torch.Tensor]:
+    """[E], zeros for experts without one; none where no expert has one."""
+    found = [bias for bias in biases if bias is not None]
+    zeros = [torch.zeros(outputs, dtype=found[0].dtype, device=like.device)] if found else []
+    return [zeros[0] if bias is None else bias for bias in biases] if found else []
+
+
+def _addresses(columns: Sequence[Sequence[Any]]) -> torch.Tensor:
+    """[E, columns] int64, where the arrays are."""
+    table = torch.tensor([[array.data_ptr() for array in row] for row in zip(*columns, strict=True)])
+    return table.to(columns[0][0].device)
