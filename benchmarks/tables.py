@@ -57,6 +57,7 @@ def made(path: Path) -> str:
     if path == PAGE:
         page = replaced(page, "gpu", gpu_table.render())
         page = replaced(page, "gpu, other families", gpu_table.render(group="families"))
+        page = replaced(page, "gpu, experts", gpu_table.render(group="experts"))
     return page
 
 

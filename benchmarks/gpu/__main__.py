@@ -72,10 +72,11 @@ def main(find_device: Callable[[], bool] = torch.cuda.is_available) -> int:
     length = parser.add_mutually_exclusive_group(required=True)
     length.add_argument("--quick", dest="length", action="store_const", const="quick", help="within eight minutes")
     length.add_argument("--full", dest="length", action="store_const", const="full", help="more rounds, more time")
-    parser.add_argument(
-        "--families", dest="group", action="store_const", const="families", default="llama",
-        help="what other families have, instead of Llama's parts",
-    )  # fmt: skip
+    parser.set_defaults(group="llama")
+    for name, what in (("families", "what other families have"), ("experts", "mixtures of experts")):
+        parser.add_argument(
+            f"--{name}", dest="group", action="store_const", const=name, help=f"{what}, instead of Llama's parts"
+        )
     parser.add_argument("--only", nargs="+", choices=list(QUICK_SECONDS), metavar="PART")
     arguments = parser.parse_args()
     group = GROUPS[arguments.group]

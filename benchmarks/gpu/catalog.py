@@ -5,7 +5,7 @@ from typing import Final
 
 import torch
 
-from . import attention, card, delta, engine, families, kinds, linears, lora, small
+from . import attention, card, delta, engine, experts, families, kinds, linears, lora, small
 from .clock import GraphClock
 from .figure import Figure, Stage
 from .models import use_workplaces
@@ -14,11 +14,12 @@ from .size import Size
 GROUPS: Final = {
     "llama": ("card", "engine", "attention", "lora", "linears", "small"),
     "families": ("kinds", "delta", "families"),
+    "experts": ("experts",),
 }
 """Parts that one run measures: Llama's, or what other families have besides."""
 QUICK_SECONDS: Final = {
     "card": 12.0, "engine": 322.0, "attention": 37.0, "lora": 18.0, "linears": 31.0, "small": 10.0,
-    "kinds": 70.0, "delta": 40.0, "families": 310.0,
+    "kinds": 70.0, "delta": 40.0, "families": 310.0, "experts": 240.0,
 }  # fmt: skip
 """Seven minutes for each group: opening each part's process and the last figure of each have the rest of eight. Those
 of other families than Llama's are predicted."""
@@ -37,6 +38,7 @@ def parts(size: Size) -> dict[str, list[Figure]]:
         "kinds": kinds.figures(size),
         "delta": delta.figures(size),
         "families": families.figures(size),
+        "experts": experts.figures(size),
     }
 
 

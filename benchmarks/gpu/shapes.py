@@ -105,3 +105,22 @@ FAMILIES: Final = (
     Family("gemma3-1b", 262144, 2010 << 20),
     Family("qwen3.5-0.8b", 248320, 1510 << 20),
 )
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """How a layer of a model with experts is shaped."""
+
+    name: str
+    hidden: int
+    inner: int
+    experts: int
+    per_token: int
+    stored: tuple[str, ...]
+    """bfloat16, int4, float8, or mxfp4: integers of 8 bits in groups of 32, as these are served."""
+
+
+MIXTURES: Final = (
+    Mixture("Qwen3-30B-A3B", 2048, 768, 128, 8, ("bfloat16", "int4", "float8")),
+    Mixture("gpt-oss-20b", 2880, 2880, 32, 4, ("mxfp4", "bfloat16")),
+)

@@ -9,7 +9,7 @@ from loraplex.engine.attention.layer import LayerAttention
 from loraplex.engine.delta_net.shape import StateShape
 
 from .models import EIGHT_BILLION, HALF_BILLION, Model
-from .shapes import FAMILIES, KINDS, NETS, Family
+from .shapes import FAMILIES, KINDS, MIXTURES, NETS, Family, Mixture
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,10 @@ class Size:
     net_prefill: tuple[int, int] = (4, 2048)
     """Prompts at a time and tokens of each."""
     families: tuple[Family, ...] = FAMILIES
+    mixtures: tuple[Mixture, ...] = MIXTURES
+    mixture_decodes: tuple[int, ...] = (1, 64)
+    mixture_prompts: int = 2048
+    """Tokens of a step of prompts."""
     concurrent: tuple[int, ...] = (16, 64)
     """Streams of a family's model side by side."""
     few_adapters: int = 8

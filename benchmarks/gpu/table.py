@@ -11,7 +11,7 @@ from .size import FULL, QUICK
 
 SIZES: Final = {"full": FULL, "quick": QUICK}
 """The first of them that has a file is shown, with the rows of its sizes."""
-SUFFIXES: Final = {"llama": "", "families": "-families"}
+SUFFIXES: Final = {"llama": "", "families": "-families", "experts": "-experts"}
 
 
 def render(results: Path = RESULTS, group: str = "llama") -> str:

@@ -226,12 +226,13 @@ def test_other_families_have_a_run_a_file_and_a_table_of_their_own(
     for name, value in {"run": note, "missing_tools": list, "start_server": lambda: None}.items():
         monkeypatch.setattr(command, name, value)
     monkeypatch.setattr(command, "describe", lambda device: {})
-    for words in ([], ["--families"], ["--only", "kinds"], ["--families", "--only", "delta", "kinds"]):
+    for words in ([], ["--families"], ["--experts"], ["--only", "kinds"], ["--families", "--only", "delta", "kinds"]):
         monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", "--quick", *words])
         assert command.main(lambda: True) == 0
     assert runs == [
         (list(GROUPS["llama"]), "gpu-quick.json"),
         (list(GROUPS["families"]), "gpu-quick-families.json"),
+        (list(GROUPS["experts"]), "gpu-quick-experts.json"),
         (["kinds"], "gpu-quick-kinds.json"),
         (["kinds", "delta"], "gpu-quick-kinds-delta.json"),
     ]

@@ -9,7 +9,7 @@ from benchmarks.gpu.clock import Call
 from benchmarks.gpu.figure import Figure, Stage
 from benchmarks.gpu.measure import measure
 from benchmarks.gpu.models import Model
-from benchmarks.gpu.shapes import SOFT_CAP, Family, kind
+from benchmarks.gpu.shapes import SOFT_CAP, Family, Mixture, kind
 from benchmarks.gpu.size import Size
 from benchmarks.report import Row
 from loraplex.engine.delta_net.shape import StateShape
@@ -54,7 +54,8 @@ TINY = Size(
     large=LARGE, little=LITTLE, judged=12, said=4, crowd=4, busy=3, context=24, steps=8, requests=(6, 3, 9),
     contexts=(16, 32, 48), growing_streams=2, answers=(3, 5, 7), population=(6, 2), visits=(8, 5, 4), ranks=(8, 16),
     kinds=KINDS, nets=(("tiny", NET),), net_decodes=3, net_prefill=(2, 9), families=FAMILIES, concurrent=(2, 3),
-    few_adapters=2,
+    few_adapters=2, mixture_decodes=(1, 3), mixture_prompts=9,
+    mixtures=(Mixture("tiny", 128, 128, 5, 2, ("bfloat16", "int4", "float8", "mxfp4")),),
 )  # fmt: skip
 
 

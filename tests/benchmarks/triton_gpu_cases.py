@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu import attention, delta, kinds, linears, lora, paged, small
+from benchmarks.gpu import attention, delta, experts, kinds, linears, lora, paged, small
 from benchmarks.gpu.__main__ import run
 from benchmarks.gpu.card import describe
 from benchmarks.gpu.catalog import QUICK_SECONDS, parts
@@ -21,6 +21,8 @@ from loraplex.engine.attention.cuda import CudaAttention
 from loraplex.engine.attention.kernels.cuda.tiles import count_spare, is_uneven
 from loraplex.engine.batch import Batch
 from loraplex.engine.delta_net.cuda import CudaDeltaNet
+from loraplex.engine.model.experts import device_linears
+from loraplex.quant.linears.cuda_experts import CudaExperts
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
 from tests.cards import CARDS
@@ -83,6 +85,8 @@ SPOILED: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], list[Figur
     "four bits": (CudaPackedLinear, "apply", spoil, lambda: linears.figures(TINY)[:1]),
     "float8": (CudaScaledFloat8Linear, "apply_cast", spoil, lambda: linears.figures(TINY)[-1:]),
     "a cast": (linears, "multiply_made", spoil, lambda: linears.figures(TINY)[-4:-3]),
+    "products of experts": (CudaExperts, "apply", spoil, lambda: experts.figures(TINY)[:1]),
+    "adapters on experts": (device_linears, "add_lora", spoil_output, lambda: experts.figures(TINY)[-1:]),
     "norm": (small, "add_rms_norm", spoil, lambda: small.figures(TINY)[:1]),
     "gate": (small, "multiply_gate", spoil, lambda: small.figures(TINY)[1:2]),
     "embedding": (small, "gather_rows", spoil, lambda: small.figures(TINY)[3:4]),

@@ -5,34 +5,16 @@ Shapes: T tokens with K experts each make P = T K rows, those of an expert side 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 
-from ..kernels.cuda.chain import can_chain
-from ..kernels.cuda.expert_tiles import EXACT_TILE, FLOAT_TILES
-from ..kernels.cuda.experts import multiply_codes, multiply_floats
+from ..kernels.cuda.expert_linear import GroupedRows, linear_of_codes, linear_of_floats
 from ..kernels.cuda.layout import PackedWeight
-from ..kernels.cuda.tiles import PANEL, choose_tile
 from .cuda_packed import CudaPackedLinear
 from .dequantized import DequantizedLinear
 from .scheme import LinearMethod
 from .torch_linear import TorchLinear
-
-DTYPES: Final = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-
-
-class GroupedRows(NamedTuple):
-    pieces: torch.Tensor
-    """[pieces, 3] int32: expert, first row, how many rows; expert -1 past the last."""
-    pairs: torch.Tensor
-    """[P] int32: row r is of token pairs[r] // K."""
-    most: int
-    """Rows of a piece at most."""
-    per_token: int
-    """K."""
 
 
 class CudaExperts:
@@ -56,7 +38,7 @@ class CudaExperts:
         y = torch.empty(len(rows.pairs), self._outputs, dtype=x.dtype, device=x.device)
         assert x.is_contiguous()
         for product in self._products if len(y) else ():
-            product.launch(y, x, rows, rows.per_token if by_token else 0)
+            product.launch(y, x, rows, by_token)
         return y
 
 
@@ -68,37 +50,23 @@ class _Floats:
         self._table = _addresses([weights, biases or weights])
         self._has_bias = bool(biases)
 
-    def launch(self, y: torch.Tensor, x: torch.Tensor, rows: GroupedRows, per_token: int) -> None:
-        tile = FLOAT_TILES[rows.most] if x.dtype.itemsize == 2 else EXACT_TILE
-        outputs, inputs, chained = y.shape[1], x.shape[1], can_chain(x.device)
-        multiply_floats[triton.cdiv(outputs, tile.columns), len(rows.pieces)](
-            y, x, self._table, rows.pieces, rows.pairs, INPUTS=inputs, OUTPUTS=outputs, PER_TOKEN=per_token,
-            BIAS=self._has_bias, ROWS=rows.most, COLUMNS=tile.columns, STEP=tile.step, STAGES=tile.stages,
-            CHAINED=chained, launch_pdl=chained, num_warps=tile.warps, enable_fp_fusion=True,
-        )  # fmt: skip
+    def launch(self, y: torch.Tensor, x: torch.Tensor, rows: GroupedRows, by_token: bool) -> None:
+        linear_of_floats(y, x, self._table, rows, by_token=by_token, has_bias=self._has_bias)
 
 
 class _Codes:
     def __init__(self, weights: list[PackedWeight], biases: list[torch.Tensor], first: int) -> None:
         """biases [E] or none; `first`: which output of the linear is the weights' first."""
-        self._weight = weights[0]
         self._first = first
         self._biases = [bias[first : first + weights[0].outputs] for bias in biases]
         self._kept = weights
         arrays = ([getattr(weight, name) for weight in weights] for name in ("codes", "scales", "zeros"))
         self._table = _addresses([*arrays, self._biases or [weight.codes for weight in weights]])
 
-    def launch(self, y: torch.Tensor, x: torch.Tensor, rows: GroupedRows, per_token: int) -> None:
-        weight, tile, chained = self._weight, choose_tile(rows.most), can_chain(x.device)
-        multiply_codes[len(weight.codes), len(rows.pieces)](
-            y[:, self._first :], x, self._table, rows.pieces, rows.pairs,
-            FORMAT=weight.format, INPUTS=weight.inputs, OUTPUTS=weight.outputs, STRIDE=y.shape[1], RUN=weight.run,
-            RUNS=weight.runs, GROUP_RUNS=weight.group_runs, PANEL=PANEL, ORDERED=weight.is_ordered,
-            ZERO_RUNS=weight.group_runs if weight.zeros.shape[1] > 1 else 0, PASS_RUNS=tile.runs,
-            SCALES=DTYPES[weight.scales.dtype], PER_TOKEN=per_token, BIAS=bool(self._biases), ROWS=rows.most,
-            STAGES=tile.stages, WARPS=tile.warps, CHAINED=chained, launch_pdl=chained, num_warps=tile.warps,
-            num_stages=tile.stages, enable_fp_fusion=True,
-        )  # fmt: skip
+    def launch(self, y: torch.Tensor, x: torch.Tensor, rows: GroupedRows, by_token: bool) -> None:
+        y = y[:, self._first :]
+        has_bias = bool(self._biases)
+        linear_of_codes(y, x, self._table, self._kept[0], rows, by_token=by_token, has_bias=has_bias)
 
 
 def _packed_products(methods: list[CudaPackedLinear]) -> Iterator[_Codes]:

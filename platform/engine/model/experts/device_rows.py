@@ -11,8 +11,8 @@ from loraplex.lora.apply.batch import LoraBatch, PageTable
 from loraplex.lora.kernels.cuda.entry import OnExperts, StepTensors
 from loraplex.lora.kernels.cuda.expert_keys import find_keys
 from loraplex.lora.kernels.cuda.tiles import ROWS, bound_chunks, intermediate_elements
+from loraplex.quant.kernels.cuda.expert_linear import GroupedRows
 from loraplex.quant.kernels.cuda.expert_tiles import bound_pieces, choose_piece
-from loraplex.quant.linears.cuda_experts import GroupedRows
 
 from ...kernels.cuda.experts.rows import group_rows
 

@@ -11,19 +11,19 @@ from triton.runtime import driver
 from loraplex.engine.kernels.cuda.experts import routing, rows, sums
 from loraplex.lora.kernels.cuda import entry, expert_keys
 from loraplex.lora.kernels.cuda.tiles import PAGE, bound_chunks, intermediate_elements
-from loraplex.quant.kernels.cuda import exact
+from loraplex.quant.kernels.cuda import exact, expert_linear
+from loraplex.quant.kernels.cuda.expert_linear import GroupedRows
 from loraplex.quant.kernels.cuda.expert_tiles import PIECES, bound_pieces, choose_piece
 from loraplex.quant.kernels.cuda.layout import FLOAT8, INTEGER4, INTEGER8, PackedWeight
 from loraplex.quant.kernels.cuda.tiles import PANEL, choose_run
-from loraplex.quant.linears import cuda_experts
-from loraplex.quant.linears.cuda_experts import CudaExperts, GroupedRows
+from loraplex.quant.linears.cuda_experts import CudaExperts
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.torch_linear import TorchLinear
 from tests.ahead_of_time import SHARED_MEMORY, AbsentDevice, CompileOnly, resources
 
 HOMES = {
     "choose_experts": routing, "place_rows": rows, "list_pieces": rows, "add_up": sums, "add_gated": sums,
-    "exact": exact, "multiply_floats": cuda_experts, "multiply_codes": cuda_experts, "write_keys": expert_keys,
+    "exact": exact, "multiply_floats": expert_linear, "multiply_codes": expert_linear, "write_keys": expert_keys,
     "shrink": entry, "expand": entry,
 }  # fmt: skip
 QWEN3, GPT_OSS = (2048, 768, 128, 8), (2880, 2880, 32, 4)
