@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..kernels.cuda.expert_linear import GroupedRows, linear_of_codes, linear_of_floats
+from ..kernels.cuda.guard import require
 from ..kernels.cuda.layout import PackedWeight
 from .cuda_packed import CudaPackedLinear
 from .dequantized import DequantizedLinear
@@ -22,6 +23,7 @@ class CudaExperts:
 
     def __init__(self, methods: Sequence[LinearMethod]) -> None:
         """methods [E], finished. ValueError for weights that no kernel takes so."""
+        self._inputs = methods[0].in_features
         self._outputs = sum(methods[0].out_features)
         plain = [method.inner[0] if isinstance(method, DequantizedLinear) else method for method in methods]
         floats = [method for method in plain if isinstance(method, TorchLinear)]
@@ -36,7 +38,7 @@ class CudaExperts:
     def apply(self, x: torch.Tensor, rows: GroupedRows, *, by_token: bool) -> torch.Tensor:
         """x [T, in] if `by_token`, else [P, in], contiguous -> [P, out]."""
         y = torch.empty(len(rows.pairs), self._outputs, dtype=x.dtype, device=x.device)
-        assert x.is_contiguous()
+        require(x.is_contiguous() and x.shape[1] == self._inputs, f"x must be contiguous rows of {self._inputs} inputs")
         for product in self._products if len(y) else ():
             product.launch(y, x, rows, by_token)
         return y

@@ -16,6 +16,7 @@ from .tiles import (
     ALIGNMENT_BYTES,
     COLUMNS,
     EXPAND_TOGETHER,
+    MOST_CHUNKS,
     PAGE,
     RANKS,
     ROWS,
@@ -112,6 +113,7 @@ def scale_outputs(
     PageTable, the rest as for `add_lora`."""
     blocks, (slots, per_token, _) = _first_blocks(widths), _grouping(step, on)
     experts = (step.chunks, step.tokens) if on is None else (on.kinds, on.places)
+    require(chunks <= MOST_CHUNKS, f"no grid holds {chunks} chunks")
     scale[blocks[-1], chunks](
         y, step.chunks, step.tokens, step.scales, floats, vectors, *experts, layer, KINDS=kinds, WIDTHS=widths,
         FIRST_COLUMNS=_first_columns(widths, y.shape[1]), FIRST_BLOCKS=blocks, COLUMNS=COLUMNS, ROWS=ROWS,
