@@ -1,7 +1,8 @@
 """A mixture of 16 experts, 2B parameters of which a token reads 0.5B, through HTTP: beside transformers + peft, its own
-base, the memory's bandwidth, and int4 beside bf16. In one run, interleaved, medians.
+base, the memory's bandwidth, and int4 beside bf16; adapters on attention and on every expert beside the own base. All
+in one run, interleaved, medians.
 
-python -m benchmarks.experts [--rounds 3] [--only stream|batch]
+python -m benchmarks.experts [--rounds 3] [--only stream|batch|adapted]
 """
 
 import argparse
@@ -17,11 +18,11 @@ from safetensors import safe_open
 
 from loraplex.web.load_generator import run_round
 
-from .family_checkpoints import MIXTURE, MIXTURES, family_adapter, family_checkpoint
+from .family_checkpoints import MIXTURE, MIXTURES, expert_adapter, family_adapter, family_checkpoint
 from .peers import faster_dtype
 from .report import Row, publish
 from .server import serving
-from .serving import BASE, CONCURRENT, THREADS, Workload, compare
+from .serving import BASE, CONCURRENT, OUTPUT_TOKENS, PROMPT_TOKENS, THREADS, Workload, compare
 
 ADAPTERS = 8
 STREAM_TOKENS = 64
@@ -62,6 +63,31 @@ def stream_rows(rounds: int) -> list[Row]:
     ]
 
 
+def adapted_rows(rounds: int) -> list[Row]:
+    """Tokens a second of all requests, of the base and of adapters on attention and on every expert."""
+    adapters = {f"adapter-{seed}": expert_adapter(MIXTURE, seed) for seed in range(ADAPTERS)}
+    numbers = random.Random(0)
+    prompts = [
+        [numbers.randrange(10, MIXTURES[MIXTURE].vocab) for _ in range(PROMPT_TOKENS)] for _ in range(CONCURRENT)
+    ]
+    sides = [BASE] * CONCURRENT, [list(adapters)[at % ADAPTERS] for at in range(CONCURRENT)]
+    figures: tuple[list[float], list[float]] = [], []
+    with serving(family_checkpoint(MIXTURE), adapters, served_name=BASE, enable_prefix_caching=False) as server:
+        for models in sides:
+            asyncio.run(run_round(server, models, prompts, 4))
+        for _ in range(rounds):
+            for models, speeds in zip(sides, figures, strict=True):
+                speeds.append(asyncio.run(run_round(server, models, prompts, OUTPUT_TOKENS)).tokens_per_second)
+    base, adapted = (statistics.median(speeds) for speeds in figures)
+    ratio = statistics.median(ours / own for own, ours in zip(*figures, strict=True))
+    name = f"{MIXTURE}, {CONCURRENT} concurrent"
+    return [
+        Row(f"{name}: base", base, "tok/s"),
+        Row(f"{name}: {ADAPTERS} adapters on attention and experts", adapted, "tok/s"),
+        Row(f"{name}: these / base", ratio, "x", 0.70),
+    ]
+
+
 def touched_bytes(folder: Path) -> float:
     """That a token reads: of each layer's experts its own, and all else once."""
     config = json.loads((folder / "config.json").read_text())
@@ -90,13 +116,15 @@ def read_bandwidth() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=["stream", "batch"])
+    parser.add_argument("--only", choices=["stream", "batch", "adapted"])
     arguments = parser.parse_args()
     rows: list[Row] = []
     if arguments.only in (None, "stream"):
         rows += stream_rows(arguments.rounds)
     if arguments.only in (None, "batch"):
         rows += compare(workload(), arguments.rounds)
+    if arguments.only in (None, "adapted"):
+        rows += adapted_rows(arguments.rounds)
     notes = {"peer dtype": str(faster_dtype()), "rounds": arguments.rounds, "concurrent": CONCURRENT}
     suffix = f"-{arguments.only}" if arguments.only else ""
     print(publish(f"experts-cpu{suffix}", rows, notes))

@@ -7,8 +7,11 @@ from typing import Any, Final
 
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
 from transformers import Gemma3TextConfig, OPTConfig, PretrainedConfig, Qwen3_5TextConfig, Qwen3MoeConfig
 from transformers.models.auto import AutoModelForCausalLM
+
+from loraplex.engine.model.config import base_signature
 
 from .checkpoints import CACHE, write_tokenizer
 
@@ -96,4 +99,25 @@ def family_adapter(name: str, seed: int) -> Path:
                 if "lora_" in parameter_name:
                     parameter.normal_(std=0.02)
         adapted.save_pretrained(folder)
+    return folder
+
+
+def expert_adapter(name: str, seed: int) -> Path:
+    """The same on attention and on every expert, each as a module of its own."""
+    folder = CACHE / f"{name}-adapters" / f"experts-r{RANK}-{seed}"
+    if (folder / "adapter_model.safetensors").exists():
+        return folder
+    base, tensors = base_signature(family_checkpoint(name)), dict[str, torch.Tensor]()
+    targets = {"gate_proj", "up_proj", "down_proj", *ALL[name].linears}
+    random = torch.Generator().manual_seed(seed)
+    for kind, module in base.modules.items():
+        if module.path.rpartition(".")[2] in targets:
+            for layer in module.layers or ():
+                stem = f"base_model.model.{base.path_of(layer, kind)}"
+                for side, shape in (("A", (RANK, module.inputs)), ("B", (module.outputs, RANK))):
+                    values = torch.empty(shape).normal_(std=0.02, generator=random)
+                    tensors[f"{stem}.lora_{side}.weight"] = values.bfloat16()
+    settings = LoraConfig(r=RANK, lora_alpha=RANK, target_modules=sorted(targets), task_type="CAUSAL_LM")
+    settings.save_pretrained(folder)
+    save_file(tensors, folder / "adapter_model.safetensors", {"format": "pt"})
     return folder
