@@ -10,9 +10,10 @@ from safetensors.torch import load_file, save_file
 from transformers import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
+from loraplex.engine.model.config import ModelConfig
 from loraplex.engine.model.operations.cpu import OPERATIONS
 
-from .parity import TOKENS, check_family, make_family
+from .parity import SHOWN, TOKENS, Shown, check_family, make_family
 
 SHAPE: dict[str, Any] = TOKENS | {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -24,7 +25,9 @@ ADAPTERS = {"one": {"rank": 4, "kinds": ("q_proj", "o_proj")}}
 
 def test_mxfp4_experts_are_read_as_stored(tmp_path: Path) -> None:
     """transformers widens them to floats by its own code."""
-    check_family(make_family(tmp_path, GptOssConfig(**SHAPE), ADAPTERS, change=in_mxfp4))
+    family = make_family(tmp_path, GptOssConfig(**SHAPE), ADAPTERS, change=in_mxfp4)
+    check_family(family)
+    SHOWN.append(Shown(ModelConfig.from_folder(family.base).architecture, stored="MXFP4"))
 
 
 @pytest.mark.parametrize("inputs", [24, 20])
