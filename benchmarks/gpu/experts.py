@@ -163,7 +163,9 @@ def _method(stage: Stage, stored: str, outputs: int, inputs: int, seed: int) -> 
 
 def _experts(layer: Experts, x: torch.Tensor) -> torch.Tensor:
     assert layer.operations.experts is not None
-    return layer.operations.experts.route(layer.router.method.apply(x.float()), layer.correction, layer.routing)[0]
+    return layer.operations.experts.route(layer.router.method.apply(x.float()), layer.correction, None, layer.routing)[
+        0
+    ]
 
 
 def reference(made: Layer, x: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
@@ -171,7 +173,7 @@ def reference(made: Layer, x: torch.Tensor, lora: LoraBatch | None) -> torch.Ten
     layer = made.layer
     assert layer.operations.experts is not None
     logits = layer.router.method.apply(x.float())
-    experts, weights = layer.operations.experts.route(logits, layer.correction, layer.routing)
+    experts, weights = layer.operations.experts.route(logits, layer.correction, None, layer.routing)
     result, values = torch.zeros(x.shape), x.float().cpu()
     for token, own in enumerate(experts.tolist()):
         for place, expert in enumerate(own):

@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Glm4MoeConfig, GptOssConfig, MixtralConfig, PretrainedConfig, Qwen2MoeConfig, Qwen3MoeConfig
+from transformers import (
+    Gemma4TextConfig,
+    Glm4MoeConfig,
+    GptOssConfig,
+    MixtralConfig,
+    PretrainedConfig,
+    Qwen2MoeConfig,
+    Qwen3MoeConfig,
+)
 
 from loraplex import SamplingParams
 from tests.checkpoints import make_adapter
@@ -13,6 +21,7 @@ from tests.engine.cuda_engine import cuda
 from tests.engine.model.families.expert_adapters import make_expert_adapter
 from tests.engine.model.families.parity import TOKENS, make_base
 from tests.engine.model.families.test_gpt_oss import in_mxfp4
+from tests.engine.model.families.test_mixtures import GEMMA4
 from tests.engine.recorded_graph import RecordedGraph
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
@@ -36,6 +45,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         **SHAPE, n_routed_experts=8, num_experts_per_tok=4, moe_intermediate_size=32, n_group=4, topk_group=2,
         routed_scaling_factor=1.7, n_shared_experts=2, first_k_dense_replace=1, use_qk_norm=True,
     ),
+    "gemma4": Gemma4TextConfig(**SHAPE | GEMMA4 | {"num_hidden_layers": 3}),
     "mixtral": MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2),
 }  # fmt: skip
 ATTENTION = ("q_proj", "o_proj")

@@ -61,9 +61,7 @@ class Experts:
     def _routed(self, x: torch.Tensor, judged: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What the experts make of x [T, C]. `judged` [T, C] float32: what the router reads."""
         logits = self.router.apply(judged, batch)
-        experts, weights = self._kernels.route(logits, self.correction, self.routing)
-        if self.factors is not None:
-            weights *= self.factors[experts]
+        experts, weights = self._kernels.route(logits, self.correction, self.factors, self.routing)
         rows = self._kernels.group(experts, self.routing.num_experts)
         gate_up = self.inputs.apply(x, rows, batch, by_token=True)
         inner = self.operations.multiply_gate(gate_up, self.activation)

@@ -70,7 +70,7 @@ SCORES: Final[Mapping[Scores, int]] = {
 }
 
 
-def _route(logits: Tensor, correction: Tensor, routing: RoutingSpec) -> tuple[Tensor, Tensor]:
+def _route(logits: Tensor, correction: Tensor, factors: Tensor | None, routing: RoutingSpec) -> tuple[Tensor, Tensor]:
     shape = len(logits), routing.experts_per_token
     experts, weights = torch.empty(shape, dtype=torch.int64), torch.empty(shape)
     kernels.route(
@@ -84,7 +84,7 @@ def _route(logits: Tensor, correction: Tensor, routing: RoutingSpec) -> tuple[Te
         experts.numpy(),
         weights.numpy(),
     )
-    return experts, weights
+    return experts, weights if factors is None else weights * factors[experts]
 
 
 def _group(experts: Tensor, num_experts: int) -> ExpertRows:

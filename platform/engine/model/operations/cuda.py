@@ -90,10 +90,10 @@ SCORES: Final[Mapping[Scores, int]] = {
 }
 
 
-def _route(logits: Tensor, correction: Tensor, routing: RoutingSpec) -> tuple[Tensor, Tensor]:
+def _route(logits: Tensor, correction: Tensor, factors: Tensor | None, routing: RoutingSpec) -> tuple[Tensor, Tensor]:
     groups = routing.num_groups, routing.groups_per_token
     how = SCORES[routing.scores], routing.experts_per_token, routing.normalizes, routing.scale
-    return kernels.route(logits.contiguous(), correction, *how, *groups)
+    return kernels.route(logits.contiguous(), correction, factors, *how, *groups)
 
 
 def _add_up(y: Tensor, rows: DeviceRows, weights: Tensor) -> Tensor:

@@ -51,8 +51,9 @@ class GroupedLinears(Protocol):
 class ExpertOperations:
     """Of a layer with experts: E experts, K of them for each token, P = T K rows."""
 
-    route: Callable[[Tensor, Tensor, RoutingSpec], tuple[Tensor, Tensor]]
-    """(logits, correction, routing): logits [T, E] and correction [E] or [0], float32 -> the experts of each token
+    route: Callable[[Tensor, Tensor, Tensor | None, RoutingSpec], tuple[Tensor, Tensor]]
+    """(logits, correction, factors, routing): logits [T, E], correction [E] or [0], factors of the weights [E] or None,
+    all float32 -> the experts of each token
     [T, K] and their weights [T, K] float32: the same bits for a token in every batch."""
     group: Callable[[Tensor, int], Rows]
     """(experts [T, K], E) -> the rows of each expert."""

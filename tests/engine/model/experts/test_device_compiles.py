@@ -61,7 +61,7 @@ def test_routing_and_grouping(kernels: dict[str, CompileOnly], architecture: int
     compile_for(architecture)
     for experts, chosen, kind, groups, of_token in ROUTINGS:
         logits, correction = torch.empty(3, experts), torch.empty(experts if groups > 1 else 0)
-        routing.route(logits, correction, kind.value, chosen, True, 1.0, groups, of_token)
+        routing.route(logits, correction, None, kind.value, chosen, True, 1.0, groups, of_token)
     for tokens in (1, 16, 300):
         keys = torch.empty(8 * tokens, dtype=torch.int32)
         rows.group_rows(keys, choose_piece(tokens, 8, 128), bound_pieces(tokens, 8, 128, choose_piece(tokens, 8, 128)))

@@ -42,7 +42,7 @@ def drawn(case: RoutingSpec, tokens: int = 37, seed: int = 0) -> tuple[torch.Ten
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.scores}-{case.num_experts}-{case.num_groups}")
 def test_choices_and_weights_are_those_of_torch(case: RoutingSpec) -> None:
     logits, correction = drawn(case)
-    experts, weights = KERNELS.route(logits, correction, case)
+    experts, weights = KERNELS.route(logits, correction, None, case)
     arguments = SCORES[case.scores], case.experts_per_token, case.normalizes, case.scale
     wanted, exact = route_reference(
         logits.double(), correction.double(), *arguments, case.num_groups, case.groups_per_token
@@ -54,16 +54,16 @@ def test_choices_and_weights_are_those_of_torch(case: RoutingSpec) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.scores}-{case.num_experts}-{case.num_groups}")
 def test_a_token_gets_the_same_bits_alone_and_among_others(case: RoutingSpec) -> None:
     logits, correction = drawn(case, tokens=301)
-    experts, weights = KERNELS.route(logits, correction, case)
+    experts, weights = KERNELS.route(logits, correction, None, case)
     for token in (0, 1, 150, 299, 300):
-        alone, own = KERNELS.route(logits[token : token + 1].clone(), correction, case)
+        alone, own = KERNELS.route(logits[token : token + 1].clone(), correction, None, case)
         assert torch.equal(alone[0], experts[token]) and torch.equal(own[0], weights[token])
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 5, 300])
 def test_each_expert_has_the_rows_of_its_tokens_in_their_order(tokens: int) -> None:
     case = routing(9, 4, "softmax")
-    experts, weights = KERNELS.route(*drawn(case, tokens), case)
+    experts, weights = KERNELS.route(*drawn(case, tokens), None, case)
     rows = KERNELS.group(experts, 9)
     pairs = np.arange(tokens * 4)
     wanted = [pairs[experts.flatten().numpy() == expert] for expert in range(9)]

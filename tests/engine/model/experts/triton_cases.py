@@ -45,20 +45,23 @@ every_case = pytest.mark.parametrize(
 @every_case
 def test_choices_and_weights_are_those_of_torch(case: RoutingSpec) -> None:
     logits, correction = drawn(case)
-    experts, weights = KERNELS.route(logits, correction, case)
+    experts, weights = KERNELS.route(logits, correction, None, case)
     arguments = SCORES[case.scores], case.experts_per_token, case.normalizes, case.scale
     wanted, exact = route_reference(
         logits.double(), correction.double(), *arguments, case.num_groups, case.groups_per_token
     )
     assert torch.equal(experts.long(), wanted)
     torch.testing.assert_close(weights.double(), exact, rtol=3e-6, atol=1e-7)
+    factors = torch.rand(case.num_experts) + 0.5
+    same, scaled = KERNELS.route(logits, correction, factors, case)
+    assert torch.equal(same, experts) and torch.equal(scaled, weights * factors[wanted])
 
 
 @every_case
 def test_logits_that_are_no_numbers_go_to_experts_that_there_are(case: RoutingSpec) -> None:
     logits, correction = drawn(case, tokens=4)
     logits[1], logits[2, ::2], logits[3] = float("nan"), float("nan"), float("-inf")
-    experts, _ = KERNELS.route(logits, correction, case)
+    experts, _ = KERNELS.route(logits, correction, None, case)
     for own in experts.tolist():
         assert len(set(own)) == len(own) and all(0 <= expert < case.num_experts for expert in own)
 
@@ -105,7 +108,7 @@ def test_rows_lie_by_their_keys_in_pieces(name: str, most: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_sums_are_in_the_order_of_a_tokens_experts(dtype: torch.dtype) -> None:
     case = routing(9, 4, "softmax")
-    experts, weights = KERNELS.route(*drawn(case, 21), case)
+    experts, weights = KERNELS.route(*drawn(case, 21), None, case)
     rows = group_experts(experts, 9)
     y, shared, gate = torch.randn(84, 1030).to(dtype), torch.randn(21, 1030).to(dtype), torch.randn(21, 1)
     found = KERNELS.add_up(y, rows, weights)

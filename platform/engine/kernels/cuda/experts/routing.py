@@ -23,18 +23,18 @@ LEAST: Final = tl.constexpr(-3.4028234663852886e38)
 
 
 def route(
-    logits: torch.Tensor, correction: torch.Tensor, kind: int, chosen: int, normalizes: bool, scale: float, groups: int,
-    groups_per_token: int,
+    logits: torch.Tensor, correction: torch.Tensor, factors: torch.Tensor | None, kind: int, chosen: int,
+    normalizes: bool, scale: float, groups: int, groups_per_token: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """As `route_reference` beside the CPU's twin; experts are int32."""
+    """As `route_reference` beside the CPU's twin; experts are int32. factors [E]: of the weights, at last."""
     tokens, count = logits.shape
     experts = torch.empty(tokens, chosen, dtype=torch.int32, device=logits.device)
     weights = torch.empty(tokens, chosen, dtype=torch.float32, device=logits.device)
     if tokens:
         chained = can_chain(logits.device)
         choose_experts[(tokens,)](
-            experts, weights, logits, correction, EXPERTS=count, WIDTH=triton.next_power_of_2(count), CHOSEN=chosen,
-            CHOSEN_WIDTH=triton.next_power_of_2(chosen), KIND=kind, CORRECTED=len(correction) > 0,
+            experts, weights, logits, correction, factors, EXPERTS=count, WIDTH=triton.next_power_of_2(count),
+            CHOSEN=chosen, CHOSEN_WIDTH=triton.next_power_of_2(chosen), KIND=kind, CORRECTED=len(correction) > 0,
             NORMALIZES=normalizes, SCALE=scale, GROUPS=groups, GROUPS_WIDTH=triton.next_power_of_2(groups),
             GROUPS_CHOSEN=groups_per_token, CHAINED=chained, launch_pdl=chained, num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
@@ -43,7 +43,7 @@ def route(
 
 @triton.jit
 def choose_experts(
-    experts: tl.tensor, weights: tl.tensor, logits: tl.tensor, correction: tl.tensor,
+    experts: tl.tensor, weights: tl.tensor, logits: tl.tensor, correction: tl.tensor, factors: tl.tensor | None,
     EXPERTS: tl.constexpr, WIDTH: tl.constexpr, CHOSEN: tl.constexpr, CHOSEN_WIDTH: tl.constexpr, KIND: tl.constexpr,
     CORRECTED: tl.constexpr, NORMALIZES: tl.constexpr, SCALE: tl.constexpr, GROUPS: tl.constexpr,
     GROUPS_WIDTH: tl.constexpr, GROUPS_CHOSEN: tl.constexpr, CHAINED: tl.constexpr,
@@ -75,8 +75,11 @@ def choose_experts(
         own = softmax(tl.where(taken, own, float("-inf")))
     if NORMALIZES:
         own = own / (tl.sum(tl.where(taken, own, 0.0), 0) + LEAST_SUM)
+    own *= SCALE
+    if factors is not None:
+        own *= tl.load(factors + found, mask=taken, other=0.0)
     tl.store(experts + token * CHOSEN + places, found, mask=taken)
-    tl.store(weights + token * CHOSEN + places, own * SCALE, mask=taken)
+    tl.store(weights + token * CHOSEN + places, own, mask=taken)
 
 
 @triton.jit
