@@ -125,7 +125,6 @@ def make_layer(stage: Stage, mixture: Mixture, stored: str) -> Layer:
             if place == 0:
                 method.out_features = (mixture.inner, mixture.inner)
             linears[place].append(LoraLinear(method, 0, tuple(f"{expert}.{kind}" for kind in kinds), operations))
-    assert operations.experts is not None
     inputs, outputs = operations.experts.linears(*linears)
     routing = RoutingSpec(
         router=LinearSpec("gate", mixture.hidden, mixture.experts), experts_per_token=mixture.per_token,
@@ -162,7 +161,6 @@ def _method(stage: Stage, stored: str, outputs: int, inputs: int, seed: int) -> 
 
 
 def _experts(layer: Experts, x: torch.Tensor) -> torch.Tensor:
-    assert layer.operations.experts is not None
     return layer.operations.experts.route(layer.router.method.apply(x.float()), layer.correction, None, layer.routing)[
         0
     ]
@@ -171,7 +169,6 @@ def _experts(layer: Experts, x: torch.Tensor) -> torch.Tensor:
 def reference(made: Layer, x: torch.Tensor, lora: LoraBatch | None) -> torch.Tensor:
     """[T, C] float32 on the host, token by token and expert by expert, by the layer's own routing."""
     layer = made.layer
-    assert layer.operations.experts is not None
     logits = layer.router.method.apply(x.float())
     experts, weights = layer.operations.experts.route(logits, layer.correction, None, layer.routing)
     result, values = torch.zeros(x.shape), x.float().cpu()

@@ -162,7 +162,6 @@ class DecoderLoader:
 
     def _experts(self, layer: int, spec: ExpertsSpec) -> Experts:
         """Expert by expert, so that few weights are there twice."""
-        assert self.operations.experts is not None
         routing, inputs, outputs = spec.routing, [], []
         for expert in spec.experts():
             inputs.append(self._linear(layer, expert.inputs, self.scheme.for_experts))

@@ -14,7 +14,7 @@ from ...batch import Batch
 from ..description.feed_forward import Activation, RoutingSpec
 from ..layers import FeedForward, Norm
 from ..linear import LoraLinear
-from ..operations.operations import ExpertOperations, GroupedLinears, Operations
+from ..operations.operations import GroupedLinears, Operations
 
 
 @dataclass(slots=True)
@@ -55,17 +55,17 @@ class Experts:
         y = self._routed(x, x.float(), batch)
         if self.shared is not None:
             gate = None if self.shared_gate is None else self.shared_gate.apply(x.float(), batch)
-            self._kernels.add_shared(y, self.shared.apply(x, None, batch), gate)
+            self.operations.experts.add_shared(y, self.shared.apply(x, None, batch), gate)
         return y
 
     def _routed(self, x: torch.Tensor, judged: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What the experts make of x [T, C]. `judged` [T, C] float32: what the router reads."""
         logits = self.router.apply(judged, batch)
-        experts, weights = self._kernels.route(logits, self.correction, self.factors, self.routing)
-        rows = self._kernels.group(experts, self.routing.num_experts)
+        experts, weights = self.operations.experts.route(logits, self.correction, self.factors, self.routing)
+        rows = self.operations.experts.group(experts, self.routing.num_experts)
         gate_up = self.inputs.apply(x, rows, batch, by_token=True)
         inner = self.operations.multiply_gate(gate_up, self.activation)
-        return self._kernels.add_up(self.outputs.apply(inner, rows, batch, by_token=False), rows, weights)
+        return self.operations.experts.add_up(self.outputs.apply(inner, rows, batch, by_token=False), rows, weights)
 
     def _branches(self, x: torch.Tensor, batch: Batch, norms: BranchNorms) -> torch.Tensor:
         assert self.shared is not None
@@ -92,8 +92,3 @@ class Experts:
     def norms(self) -> tuple[Norm, ...]:
         own = self.branch_norms
         return () if own is None else (own.experts, own.shared, own.experts_output, own.shared_output)
-
-    @property
-    def _kernels(self) -> ExpertOperations:
-        assert self.operations.experts is not None, "refused at the start"
-        return self.operations.experts

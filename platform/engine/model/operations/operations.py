@@ -96,10 +96,9 @@ class Operations:
     """(logits, hidden, rows, lora): what `widen_logits` gave for hidden [R, C], the tokens `rows` [R] -> as their
     adapters have them, at least as wide as the largest vocabulary; -inf where a row's model has no such token. May work
     in place."""
+    experts: ExpertOperations
     casts: Casts | None = None
     """None: linears cast by themselves, where they do."""
-    experts: ExpertOperations | None = None
-    """None: layers with experts are not computed."""
 
 
 def cpu_operations() -> Operations:

@@ -14,7 +14,6 @@ from tests.lora.kernels.pages import random_table
 from tests.lora.signatures import LINEARS
 
 KERNELS = OPERATIONS.experts
-assert KERNELS is not None
 INPUTS, OUTPUTS, LAYERS, LAYER, SLOTS = 70, 45, 3, 1, 4
 EXPERTS = (("q_proj", "k_proj"), ("v_proj", "o_proj"), ("gate_proj", "up_proj"))
 """Each of them with two linears."""

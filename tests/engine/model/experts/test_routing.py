@@ -9,7 +9,6 @@ from loraplex.engine.model.kernels.routing import route_reference, sum_experts_r
 from loraplex.engine.model.operations.cpu import OPERATIONS, SCORES
 
 KERNELS = OPERATIONS.experts
-assert KERNELS is not None
 NONE = torch.empty(0)
 
 

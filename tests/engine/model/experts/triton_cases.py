@@ -36,7 +36,6 @@ from .test_routing import CASES, drawn, routing
 
 __all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]
 KERNELS = OPERATIONS.experts
-assert KERNELS is not None
 every_case = pytest.mark.parametrize(
     "case", CASES, ids=lambda case: f"{case.scores}-{case.num_experts}-{case.num_groups}"
 )
