@@ -302,7 +302,7 @@ def test_a_graph_is_captured_once_for_each_key_up_to_a_limit(stream: VirtualStre
     def run(*sizes: int) -> list[int]:
         """What is launched meanwhile."""
         for tokens in sizes:
-            key = GraphKey(tokens, tokens, 0, False, frozenset(), False, 1, False, False)
+            key = GraphKey(tokens, tokens, 0, False, frozenset(), False, False, 1, False, False)
             pool.run(key, lambda tokens=tokens: launch(tokens))
         stream.record().synchronize()
         assert ran == list(sizes)
@@ -333,7 +333,7 @@ def test_memory_that_runs_out_in_a_capture_costs_no_step_once_the_engine_serves(
 
     def run(*sizes: int) -> None:
         for tokens in sizes:
-            key = GraphKey(tokens, tokens, 0, False, frozenset(), False, 1, False, False)
+            key = GraphKey(tokens, tokens, 0, False, frozenset(), False, False, 1, False, False)
             pool.run(key, lambda tokens=tokens: stream.enqueue(lambda: ran.append(tokens)))
         stream.record().synchronize()
 
@@ -358,7 +358,7 @@ def test_no_number_of_a_launch_is_shared_by_keys(stream: VirtualStream) -> None:
     fields = range(len(GraphKey._fields))
     keys = [GraphKey(*(1 + (place == field) for place in fields)) for field in fields]
     ran: list[GraphKey] = []
-    pool = GraphPool(stream.capture, most=9)
+    pool = GraphPool(stream.capture, most=len(keys))
     for key in keys * 2:
         pool.run(key, lambda key=key: stream.enqueue(lambda: ran.append(key)))
     stream.record().synchronize()

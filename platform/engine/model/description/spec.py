@@ -299,10 +299,6 @@ class ModelSpec:
         return [layer.mixer for layer in self.layers if isinstance(layer.mixer, DeltaNetSpec)]
 
     @property
-    def has_experts(self) -> bool:
-        return any(isinstance(layer.feed_forward, ExpertsSpec) for layer in self.layers)
-
-    @property
     def keeps_keys(self) -> bool:
         """Whether later tokens need the keys and values of earlier steps. No: a prompt is computed in one step."""
         causal = [mixer.is_causal for _, mixer in self.attention_layers()]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import MixtralConfig, Qwen3MoeConfig
 
 from loraplex.engine.model.config import ModelConfig, parse_config
-from loraplex.engine.model.description.feed_forward import StackedSpec
+from loraplex.engine.model.description.feed_forward import ExpertsSpec, StackedSpec
 from loraplex.engine.model.expected import expected_tensors
 from loraplex.engine.model.experts.stacked import StoredTensor, split_stacked
 from loraplex.engine.model.loader import Checkpoint
@@ -179,7 +179,8 @@ def test_routing_that_the_family_has_not_is_refused_by_name(
     architecture = "MixtralForCausalLM" if raw is MIXTRAL else "Qwen3MoeForCausalLM"
     with pytest.raises(ValueError, match=words):
         parse_config(raw | {"architectures": [architecture]} | fields, {})
-    assert parse_config(raw | {"architectures": [architecture]}, {}).spec.has_experts
+    spec = parse_config(raw | {"architectures": [architecture]}, {}).spec
+    assert all(isinstance(layer.feed_forward, ExpertsSpec) for layer in spec.layers)
 
 
 def test_recipes_that_calibrate_are_refused_by_the_familys_name(base: Path) -> None:
