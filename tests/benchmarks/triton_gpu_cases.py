@@ -73,6 +73,21 @@ def spoil_output(function: Callable[..., None]) -> Callable[..., None]:
     return spoiled
 
 
+def halve(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The same with all numbers halved: a single one may weigh little in what experts give together."""
+    return lambda *given, **named: function(*given, **named) * 0.5
+
+
+def halve_output(function: Callable[..., None]) -> Callable[..., None]:
+    """As `halve`, of a function that writes to its first argument."""
+
+    def halved(y: torch.Tensor, *given: Any, **named: Any) -> None:
+        function(y, *given, **named)
+        y *= 0.5
+
+    return halved
+
+
 SPOILED: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], list[Figure]]]] = {
     "attention": (CudaAttention, "attend", spoil, lambda: attention.figures(TINY)[2:3]),
     "one long context": (CudaAttention, "attend", spoil, lambda: attention.figures(TINY)[1:2]),
@@ -85,8 +100,8 @@ SPOILED: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], list[Figur
     "four bits": (CudaPackedLinear, "apply", spoil, lambda: linears.figures(TINY)[:1]),
     "float8": (CudaScaledFloat8Linear, "apply_cast", spoil, lambda: linears.figures(TINY)[-1:]),
     "a cast": (linears, "multiply_made", spoil, lambda: linears.figures(TINY)[-4:-3]),
-    "products of experts": (CudaExperts, "apply", spoil, lambda: experts.figures(TINY)[:1]),
-    "adapters on experts": (device_linears, "add_lora", spoil_output, lambda: experts.figures(TINY)[-1:]),
+    "products of experts": (CudaExperts, "apply", halve, lambda: experts.figures(TINY)[:1]),
+    "adapters on experts": (device_linears, "add_lora", halve_output, lambda: experts.figures(TINY)[-1:]),
     "norm": (small, "add_rms_norm", spoil, lambda: small.figures(TINY)[:1]),
     "gate": (small, "multiply_gate", spoil, lambda: small.figures(TINY)[1:2]),
     "embedding": (small, "gather_rows", spoil, lambda: small.figures(TINY)[3:4]),
