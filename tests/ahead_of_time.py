@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +58,15 @@ class CompileOnly:
             self.compiled.append(compiled)
 
         return compile_it
+
+
+def compile_only(monkeypatch: pytest.MonkeyPatch, homes: Mapping[str, Any]) -> dict[str, CompileOnly]:
+    """Kernels by name, each in the module that launches it, where it is compiled alone until the test ends."""
+    restore_device(monkeypatch)
+    kernels = {name: CompileOnly(getattr(home, name)) for name, home in homes.items()}
+    for name, kernel in kernels.items():
+        monkeypatch.setattr(homes[name], name, kernel)
+    return kernels
 
 
 def resources(binary: bytes, folder: Path) -> dict[str, int]:

@@ -47,7 +47,7 @@ class CudaExperts:
 class _Floats:
     def __init__(self, arrays: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
         weights = [weight for weight, _ in arrays]
-        biases = _given([bias for _, bias in arrays], weights[0].shape[0], weights[0])
+        biases = _given([bias for _, bias in arrays])
         self._kept = [*weights, *biases]
         self._table = _addresses([weights, biases or weights])
         self._has_bias = bool(biases)
@@ -79,8 +79,7 @@ def _packed_products(methods: list[CudaPackedLinear]) -> Iterator[_Codes]:
         raise ValueError("experts whose inputs lie in activation order (desc_act)")
     if any(_form(weights) != _form(columns[0]) for weights in columns):
         raise ValueError("experts of one layer that are quantized in different ways")
-    weight, outputs = columns[0][0], sum(weight.outputs for weight in columns[0])
-    biases = _given([bias for _, bias in arrays], outputs, arrays[0][1] if arrays[0][1] is not None else weight.scales)
+    biases = _given([bias for _, bias in arrays])
     for alike in zip(*columns, strict=True):
         yield _Codes(_unified(list(alike)), biases, first)
         first += alike[0].outputs
@@ -105,11 +104,10 @@ def _unified(weights: list[PackedWeight]) -> list[PackedWeight]:
     ]
 
 
-def _given(biases: Sequence[torch.Tensor | None], outputs: int, like: torch.Tensor) -> list[torch.Tensor]:
+def _given(biases: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     """[E], zeros for experts without one; none where no expert has one."""
-    found = [bias for bias in biases if bias is not None]
-    zeros = [torch.zeros(outputs, dtype=found[0].dtype, device=like.device)] if found else []
-    return [zeros[0] if bias is None else bias for bias in biases] if found else []
+    found = next((bias for bias in biases if bias is not None), None)
+    return [] if found is None else [torch.zeros_like(found) if bias is None else bias for bias in biases]
 
 
 def _addresses(columns: Sequence[Sequence[Any]]) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from loraplex.engine.attention.kernels.cuda import launch
 from loraplex.engine.attention.kernels.cuda.tiles import PARTIAL_TOKENS, choose_tile
-from tests.ahead_of_time import MATRIX_UNITS, CompileOnly, compile_for, resources, restore_device
+from tests.ahead_of_time import MATRIX_UNITS, CompileOnly, compile_for, compile_only, resources
 from tests.cards import CARDS, ROOMY
 
 BF16, E4M3, E5M2, INT8 = torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
@@ -26,11 +26,7 @@ below, and of each kind of step what took most registers on each architecture wh
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    restore_device(monkeypatch)
-    kernels = {name: CompileOnly(getattr(launch, name)) for name in ("attend", "merge", "rotate_and_write")}
-    for name, kernel in kernels.items():
-        monkeypatch.setattr(launch, name, kernel)
-    return kernels
+    return compile_only(monkeypatch, dict.fromkeys(("attend", "merge", "rotate_and_write"), launch))
 
 
 def empty_layer(dtype: torch.dtype, size: int, static: bool = False) -> launch.LayerCache:

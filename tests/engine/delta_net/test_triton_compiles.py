@@ -1,6 +1,5 @@
 """The CUDA kernels as the launcher has them compiled, for devices that are not here, with the heads of Qwen3.5."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from loraplex.engine.delta_net.backend import Projections
 from loraplex.engine.delta_net.cuda import CudaDeltaNet
 from loraplex.engine.delta_net.kernels.cuda import launch
 from loraplex.engine.delta_net.shape import StateShape
-from tests.ahead_of_time import CompileOnly, compile_for, resources, restore_device
+from tests.ahead_of_time import CompileOnly, compile_for, compile_only, resources
 from tests.cards import CARDS
 
 from .cases import make_batch, make_projections, make_weights
@@ -19,12 +18,8 @@ KERNELS = ("convolve", "keep_inputs", "recur", "gated_norm")
 
 
 @pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, CompileOnly]]:
-    kernels = {name: CompileOnly(getattr(launch, name)) for name in KERNELS}
-    for name, kernel in kernels.items():
-        monkeypatch.setattr(launch, name, kernel)
-    restore_device(monkeypatch)
-    yield kernels
+def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
+    return compile_only(monkeypatch, dict.fromkeys(KERNELS, launch))
 
 
 def run(lengths: list[int]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from loraplex.engine.kernels.cuda import embedding, gate, norm, placeholders
-from tests.ahead_of_time import CompileOnly, compile_for, resources, restore_device
+from tests.ahead_of_time import CompileOnly, compile_for, compile_only, resources
 from tests.cards import CARDS, ROOMY
 
 TOKENS = 3
@@ -46,11 +46,7 @@ CASES: dict[str, tuple[str, Callable[[], None]]] = {
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    restore_device(monkeypatch)
-    kernels = {name: CompileOnly(getattr(home, name)) for name, home in HOMES.items()}
-    for name, kernel in kernels.items():
-        monkeypatch.setattr(HOMES[name], name, kernel)
-    return kernels
+    return compile_only(monkeypatch, HOMES)
 
 
 def check_resources(kernel: Any, architecture: int, folder: Path) -> None:
@@ -84,10 +80,8 @@ def test_no_spills_and_loads_of_16_bytes(
 def test_drawn_tokens_take_their_places_in_a_few_registers(
     architecture: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    restore_device(monkeypatch)
+    [kernel] = compile_only(monkeypatch, {"place": placeholders}).values()
     compile_for(architecture)
-    kernel = CompileOnly(placeholders.place)
-    monkeypatch.setattr(placeholders, "place", kernel)
     for tokens in (1, 16, 33):
         ids = torch.empty(tokens, dtype=torch.int64)
         placeholders.resolve(ids, ids.int(), torch.empty(64, dtype=torch.int32))

@@ -7,7 +7,7 @@ import torch
 
 from loraplex.engine.kernels.cuda.sampling import launch
 from loraplex.engine.kernels.cuda.sampling.layout import make_buffers, make_shape
-from tests.ahead_of_time import CompileOnly, compile_for, restore_device
+from tests.ahead_of_time import CompileOnly, compile_for, compile_only
 from tests.cards import CARDS
 
 from .test_triton_compiles import check_resources
@@ -20,11 +20,7 @@ READ_ROWS = {"survey", "weigh", "gather", "rank"}
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    restore_device(monkeypatch)
-    kernels = {name: CompileOnly(getattr(launch, name)) for name in NAMES}
-    for name, kernel in kernels.items():
-        monkeypatch.setattr(launch, name, kernel)
-    return kernels
+    return compile_only(monkeypatch, dict.fromkeys(NAMES, launch))
 
 
 def run(architecture: int, rows: int, vocabulary: int, dtype: torch.dtype) -> None:

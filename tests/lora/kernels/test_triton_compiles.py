@@ -15,7 +15,7 @@ from loraplex.lora.kernels.cuda.tiles import (
     intermediate_elements,
     shrink_share,
 )
-from tests.ahead_of_time import CompileOnly, compile_for, resources, restore_device
+from tests.ahead_of_time import CompileOnly, compile_for, compile_only, resources, restore_device
 from tests.cards import CARDS, ROOMY
 
 QKV = ((0, 1, 2), (4096, 1024, 1024), 4096)
@@ -32,11 +32,7 @@ Group = tuple[tuple[int, ...], tuple[int, ...], int]
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    restore_device(monkeypatch)
-    kernels = {name: CompileOnly(getattr(cuda, name)) for name in ("shrink", "expand")}
-    for name, kernel in kernels.items():
-        monkeypatch.setattr(cuda, name, kernel)
-    return kernels
+    return compile_only(monkeypatch, dict.fromkeys(("shrink", "expand"), cuda))
 
 
 def launch(

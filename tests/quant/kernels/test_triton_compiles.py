@@ -9,7 +9,7 @@ import torch
 from loraplex.quant.kernels.cuda import cast, linear
 from loraplex.quant.kernels.cuda.layout import FLOAT8, INTEGER4, INTEGER8, PackedWeight
 from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS, FEW, LEAST, MANY, PANEL, choose_run, choose_tile
-from tests.ahead_of_time import MATRIX_UNITS, CompileOnly, compile_for, resources, restore_device
+from tests.ahead_of_time import MATRIX_UNITS, CompileOnly, compile_for, compile_only, resources
 from tests.cards import CARDS
 
 DOWN = (4096, 14336)
@@ -27,12 +27,8 @@ CASES += [(80, INTEGER8, MANY.rows, True), (90, FLOAT8, MANY.rows, True), (120, 
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    restore_device(monkeypatch)
     homes = {"multiply": linear, "add_splits": linear, "dequantize": linear, "cast": cast}
-    kernels = {name: CompileOnly(getattr(home, name)) for name, home in homes.items()}
-    for name, kernel in kernels.items():
-        monkeypatch.setattr(homes[name], name, kernel)
-    return kernels
+    return compile_only(monkeypatch, homes)
 
 
 def empty_weight(code: int, symmetric: bool) -> PackedWeight:

@@ -18,7 +18,7 @@ from loraplex.quant.kernels.cuda.tiles import PANEL, choose_run
 from loraplex.quant.linears.cuda_experts import CudaExperts
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.torch_linear import TorchLinear
-from tests.ahead_of_time import CompileOnly, compile_for, resources, restore_device
+from tests.ahead_of_time import CompileOnly, compile_for, compile_only, resources
 from tests.cards import CARDS, ROOMY
 
 HOMES = {
@@ -34,11 +34,7 @@ TOKENS = {8: 16, 16: 128, 64: 512}
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    restore_device(monkeypatch)
-    kernels = {name: CompileOnly(getattr(home, name)) for name, home in HOMES.items()}
-    for name, kernel in kernels.items():
-        monkeypatch.setattr(HOMES[name], name, kernel)
-    return kernels
+    return compile_only(monkeypatch, HOMES)
 
 
 def check(kernel: Any, architecture: int, folder: Path, programs: int = 4) -> dict[str, int]:
