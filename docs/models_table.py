@@ -1,9 +1,13 @@
-"""The table of docs/models.md: `python -m docs.models_table` runs the tests of families and writes what passed."""
+"""The table of docs/models.md: `python -m docs.models_table` runs the tests of families and writes what passed.
+
+As a plugin it writes the table after a longer run: `make test ARGS="-p docs.models_table"`.
+"""
 
 import sys
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -13,22 +17,38 @@ from tests.engine.model.families import parity
 PAGE = Path(__file__).with_name("models.md")
 BEGIN, END = "<!-- table: docs/models_table.py writes it -->\n", "<!-- end of the table -->\n"
 TESTS = "tests/engine/model/families"
+PASSED: Final[dict[str, list[parity.Shown]]] = defaultdict(list)
+"""What the checks of passed tests have shown, by architecture."""
+FAILED: Final[list[str]] = []
+"""Tests of families."""
 
 
-class Passed:
-    """Keeps what the checks of passed tests have shown."""
+def pytest_runtest_setup() -> None:
+    parity.SHOWN.clear()
 
-    def __init__(self) -> None:
-        self.shown: dict[str, list[parity.Shown]] = defaultdict(list)
-        """By architecture."""
 
-    def pytest_runtest_setup(self) -> None:
-        parity.SHOWN.clear()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    report = yield
+    report.shown = [tuple(shown) for shown in parity.SHOWN]  # a report is all that a worker sends
+    return report
 
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.when == "call" and report.passed:
-            for shown in parity.SHOWN:
-                self.shown[shown.architecture].append(shown)
+
+def pytest_runtest_logreport(report: Any) -> None:
+    if report.failed and report.nodeid.startswith(TESTS):
+        FAILED.append(report.nodeid)
+    if report.when == "call" and report.passed:
+        for shown in report.shown:
+            PASSED[shown[0]].append(parity.Shown(*shown))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        return
+    if FAILED:
+        print(f"\n{PAGE.name} stays as it is: {', '.join(FAILED)}")
+    else:
+        write(PASSED)
 
 
 def table(shown: dict[str, list[parity.Shown]]) -> str:
@@ -60,11 +80,7 @@ def write(shown: dict[str, list[parity.Shown]]) -> None:
 
 
 def main() -> None:
-    passed = Passed()
-    code = pytest.main(["-q", "-p", "no:cacheprovider", TESTS, *sys.argv[1:]], plugins=[passed])
-    if code:
-        sys.exit(f"the tests of families did not pass, {PAGE.name} stays as it is")
-    write(passed.shown)
+    sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "docs.models_table", TESTS, *sys.argv[1:]]))
 
 
 if __name__ == "__main__":

@@ -76,6 +76,10 @@ async def test_code_asks_for_what_the_model_answers(client: httpx.AsyncClient, e
     encoder.classes = ModelClasses(labels=["bad", "good"])
     await encoder.start()
     assert "/classify " in shown((await client.get("/adapters/sql")).text)
+    encoder.classes = ModelClasses(labels=["relevant"])
+    await encoder.start()
+    for path in ("/playground", "/adapters/sql"):
+        assert "/v1/rerank " in shown((await client.get(path)).text)
     encoder.classified_by = PoolingKind.ALL
     await encoder.start()
     assert "/pooling " in shown((await client.get("/playground")).text)

@@ -12,7 +12,7 @@ from loraplex.registry.errors import AdapterUnavailable, UnknownAdapter
 
 from ..state import State
 
-Use = Literal["chat", "completions", "embeddings", "classify", "pooling"]
+Use = Literal["chat", "completions", "embeddings", "rerank", "classify", "pooling"]
 """What a model is asked for, by the end of the path."""
 
 
@@ -27,13 +27,15 @@ def use_of(state: State, model: str, tenant: str) -> Use:
     info = state.engine.info
     if info is None or not info.why_silent:
         return "completions" if state.template is None else "chat"
-    classifies = info.classes is not None
+    own_head = False
     with suppress(AdapterUnavailable, UnknownAdapter):
         found = state.snapshots.current.resolve(model, tenant)
-        classifies = classifies or (found is not None and found.classifies)
-    if not classifies:
+        own_head = found is not None and found.classifies
+    if info.classes is None and not own_head:
         return "embeddings"
-    return "pooling" if info.classified_by is PoolingKind.ALL else "classify"
+    if info.classified_by is PoolingKind.ALL:
+        return "pooling"
+    return "classify" if own_head or info.classes is None or len(info.classes.labels) > 1 else "rerank"
 
 
 def snippets(origin: str, model: str, use: Use) -> list[Snippet]:
@@ -43,6 +45,8 @@ def snippets(origin: str, model: str, use: Use) -> list[Snippet]:
             return _generating(origin, model, chat=use == "chat")
         case "embeddings":
             return _embedding(origin, model)
+        case "rerank":
+            return [_curl(origin, "v1/rerank", model, '"query": "Hello", "documents": ["Good morning", "Goodbye"]')]
     return [_curl(origin, use, model, '"input": "Hello"')]
 
 

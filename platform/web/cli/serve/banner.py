@@ -96,6 +96,8 @@ def _example(state: State, model: str) -> tuple[str, dict[str, Any]]:
         return "/v1/chat/completions", {"messages": [{"role": "user", "content": example_question(model)}]}
     if info.classes is not None and info.classified_by is PoolingKind.ALL:
         return "/pooling", {"input": "Hello"}
+    if info.classes is not None and len(info.classes.labels) == 1:
+        return "/v1/rerank", {"query": "Hello", "documents": ["Good morning", "Goodbye"]}
     return "/v1/embeddings" if info.classes is None else "/classify", {"input": "Hello"}
 
 
