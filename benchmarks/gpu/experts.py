@@ -19,8 +19,8 @@ from loraplex.quant.linears.cuda_exact import CudaExactLinear
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.scheme import LinearMethod
 from loraplex.quant.linears.torch_linear import TorchLinear
-from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
-from tests.quant.kernels.weights import random_float8, random_integers
+from loraplex.quant.weights.weights import CodedWeight
+from tests.quant.kernels.weights import random_float4, random_float8, random_integers
 
 from .card import copy_rate, product_rate
 from .figure import TOLERANCE, Figure, Stage, require_call
@@ -148,12 +148,13 @@ def _method(stage: Stage, stored: str, outputs: int, inputs: int, seed: int) -> 
         method.load(0, weight, None)
         method.finish()
         return method, weight.float()
-    codes: IntegerWeight | Float8Weight
+    codes: CodedWeight
     if stored == "float8":
         codes = random_float8(outputs, inputs, (128, 128), seed=seed)
+    elif stored == "mxfp4":
+        codes = random_float4(outputs, inputs, seed=seed)
     else:
-        bits, group = {"int4": (4, stage.size.group), "mxfp4": (8, 32)}[stored]
-        codes = random_integers(outputs, inputs, bits, inputs // group, symmetric=bits == 8, seed=seed)
+        codes = random_integers(outputs, inputs, 4, inputs // stage.size.group, seed=seed)
     method = CudaPackedLinear(inputs, (outputs,), stage.size.dtype, stage.device)
     method.load(0, codes, None)
     method.finish()

@@ -117,7 +117,7 @@ class Mixture:
     experts: int
     per_token: int
     stored: tuple[str, ...]
-    """bfloat16, int4, float8, or mxfp4: integers of 8 bits in groups of 32, as these are served."""
+    """bfloat16, int4, float8 or mxfp4."""
 
 
 MIXTURES: Final = (

@@ -94,7 +94,7 @@ def test_no_split_is_empty_and_few_tiles_are_split(rows: int, outputs: int, runs
 
 
 def test_kernels_and_layout_agree_on_the_formats() -> None:
-    for name in ("INTEGER4", "INTEGER8", "FLOAT8"):
+    for name in ("INTEGER4", "INTEGER8", "FLOAT8", "FLOAT4"):
         assert getattr(decode, name).value == getattr(layout, name)
 
 

@@ -8,7 +8,7 @@ from loraplex.quant.config.config import parse_quantization
 from loraplex.quant.config.layouts import Mxfp4Layout
 from loraplex.quant.formats.read import read_weight, tensor_specs
 from loraplex.quant.formats.specification import Linear
-from loraplex.quant.weights.weights import IntegerWeight
+from loraplex.quant.weights.weights import Float4Weight
 
 LINEAR = Linear("experts.3.down_proj", 4, 64)
 
@@ -56,7 +56,7 @@ def test_config_json_says_it() -> None:
     assert found.layout_of("lm_head") is None
 
 
-def read(blocks: torch.Tensor, exponents: torch.Tensor) -> IntegerWeight:
+def read(blocks: torch.Tensor, exponents: torch.Tensor) -> Float4Weight:
     weight = read_weight(Mxfp4Layout(), LINEAR, {"blocks": blocks, "scales": exponents})
-    assert isinstance(weight, IntegerWeight)
+    assert isinstance(weight, Float4Weight)
     return weight

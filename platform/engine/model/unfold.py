@@ -66,7 +66,7 @@ def scaled_rows(weight: Weight, scales: torch.Tensor) -> Weight:
         return (weight.float() * scales[:, None]).to(weight.dtype)
     if isinstance(weight, IntegerWeight):
         return replace(weight, scales=weight.scales * scales[:, None])
-    raise ValueError("a checkpoint in FP8 cannot have AWQ's folded scales; quantize the model anew")
+    raise ValueError("a checkpoint of FP8 or MXFP4 cannot have AWQ's folded scales; quantize the model anew")
 
 
 def _require_file(path: Path, digest: str) -> None:

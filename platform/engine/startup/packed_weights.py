@@ -19,7 +19,7 @@ from ..model.decoder_loader import DecoderLoader
 from ..model.identity.fingerprint import checkpoint_identity, put_there
 from .weights_cache import WeightsCache, entry_name
 
-PACKED_BY: Final = ("quant/**/*.py", "engine/model/*.py", "engine/model/families/*.py")
+PACKED_BY: Final = ("quant/**/*.py", "engine/model/*.py", "engine/model/families/**/*.py", "engine/model/experts/*.py")
 """The sources on which the packed weights depend."""
 BUSY: Final = "another process is writing"
 

@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping
 import torch
 
 from ..config.layouts import AwqLayout, Float8Layout, GptqLayout, IntegerLayout, Layout, Mxfp4Layout
-from ..weights.weights import Float8Weight, IntegerWeight
+from ..weights.weights import CodedWeight
 from . import awq, compressed_tensors, fp8, gptq, mxfp4
 from .specification import BESIDE, IGNORED, Linear, TensorSpec
 
@@ -30,7 +30,7 @@ def _weight_specs(layout: Layout, linear: Linear, present: Container[str]) -> di
             return mxfp4.tensors(linear)
 
 
-def read_weight(layout: Layout, linear: Linear, tensors: Mapping[str, torch.Tensor]) -> IntegerWeight | Float8Weight:
+def read_weight(layout: Layout, linear: Linear, tensors: Mapping[str, torch.Tensor]) -> CodedWeight:
     """Of the tensors that are there by suffix, each as `tensor_specs` says. ValueError for what no weight can hold."""
     match layout:
         case AwqLayout():

@@ -20,7 +20,7 @@ from .instructions.code_tile import choose_case, multiply_tile, vectors_of
 from .instructions.dot_shapes import ROWS, STEP
 from .instructions.tile import PANEL
 from .instructions.vectors import LANES
-from .layouts.expand import EXPANDED, OFFSETS, PAIRS, RUN_BYTES, expand_panel
+from .layouts.expand import EXPANDED, OFFSETS, PAIRS, RUN_BYTES, SCALE_ROOM, expand_panel, scales_of
 from .layouts.split import split_rows, split_size
 
 MANY: Final = 96
@@ -29,8 +29,8 @@ MANY: Final = 96
 
 @njit(inline="always")
 def _room_bytes(k: int) -> int:
-    """Of a worker: an expanded panel."""
-    return (k + STEP - 1) // STEP * STEP * PANEL * 2
+    """Of a worker: an expanded panel, and the scales of a group a step."""
+    return (k + STEP - 1) // STEP * (STEP * PANEL * 2 + SCALE_ROOM)
 
 
 def dots_scratch_size(m: int, k: int, workers: int) -> int:
@@ -61,7 +61,7 @@ def code_linear_in_vector_dots(
     """All are addresses but the kind, the sizes and the group, in steps; scratch has dots_scratch_size(m, k, workers)
     floats from a cache line on. `addends`: numbers in bfloat16 that stand for an activation, 1 or 2."""
     steps, total, offset = (k + STEP - 1) // STEP, (n + PANEL - 1) // PANEL, np.float32(OFFSETS[kind])
-    pairs = steps * STEP // 2
+    pairs, groups = steps * STEP // 2, (steps + group - 1) // group
     panel_bytes = pairs // PAIRS[kind] * RUN_BYTES
     split = scratch + workers * _room_bytes(k)
     inputs = split + split_size(m, k) * 4
@@ -73,14 +73,17 @@ def code_linear_in_vector_dots(
         while begin < total:
             following, end = claim(counter) * chunk, min(begin + chunk, total)
             for panel in range(begin, end):
-                form, source, after = kind, codes, panel + 1
+                form, source, after, own_scales, own_zeros = kind, codes, panel + 1, scales, zeros
                 if after == end:
                     after = min(following, total - 1)
                 if m >= MANY:
                     expand_panel(kind, codes + panel * panel_bytes, room, pairs, False)
-                    form, source = EXPANDED, room - panel * _room_bytes(k)
+                    form, source = EXPANDED, room - panel * steps * STEP * PANEL * 2
+                    first, scale_room = panel * groups, room + steps * STEP * PANEL * 2
+                    own_scales, own_zeros = scales_of(kind, scales, zeros, first, groups, scale_room)
+                    own_scales, own_zeros = own_scales - first * PANEL * 4, own_zeros - first * PANEL
                 _multiply_panel(
-                    form, addends, panel, (after - panel - 1) * panel_bytes, source, scales, zeros, bias, y, n, steps,
-                    group, split, inputs, m, offset,
+                    form, addends, panel, (after - panel - 1) * panel_bytes, source, own_scales, own_zeros, bias, y,
+                    n, steps, group, split, inputs, m, offset,
                 )  # fmt: skip
             begin = following

@@ -21,7 +21,7 @@ from .instructions.amx_dots import done, multiply_bfloat16, multiply_split_bfloa
 from .instructions.claim import claim, panels_at_once
 from .instructions.dots import BYTES, HAS_MATRIX, ROWS, STEP, next_rows
 from .instructions.tile import PANEL
-from .layouts.expand import OFFSETS, PAIRS, RUN_BYTES, add_scaled, expand_panel
+from .layouts.expand import OFFSETS, PAIRS, RUN_BYTES, SCALE_ROOM, add_scaled, expand_panel, scales_of
 from .layouts.split import split_rows, split_size
 
 BLOCK: Final = 8
@@ -34,8 +34,8 @@ EXPANDED: Final = BLOCK * 2 * BYTES
 """Bytes of an expanded block."""
 SUMS: Final = STRIPE * PANEL * 4
 """Bytes of the sums of a stripe's rows in one panel."""
-ROOM: Final = (EXPANDED + CHUNK * SUMS) // 4
-"""Floats that a worker needs: an expanded block, and the sums of a stripe's rows in a chunk of panels."""
+ROOM: Final = (EXPANDED + CHUNK * SUMS + SCALE_ROOM) // 4
+"""Floats that a worker needs: an expanded block, the sums of a stripe's rows in a chunk of panels, a group's scales."""
 ZEROS: Final = np.zeros(PANEL, np.float32)
 
 
@@ -100,12 +100,14 @@ def code_linear_in_matrix(
                         count, number = _block(step, steps, group), step // group
                         last = min(number * group + group, steps)
                         for panel in range(front, min(front + together, begin + chunk, total)):
-                            at, source = (panel * groups + number) * PANEL, codes + (panel * steps + step) * step_bytes
+                            at, source = panel * groups + number, codes + (panel * steps + step) * step_bytes
+                            scale_room = room + EXPANDED + CHUNK * SUMS
+                            own_scales, own_zeros = scales_of(kind, scales, zeros, at, 1, scale_room)
                             expand_panel(kind, source, room, count * STEP // 2, True)
                             _multiply_dots(
                                 room, room + EXPANDED + (panel - front) * SUMS, count, split + step * addends * BYTES,
                                 block_bytes, addends, first, min(first + STRIPE, m), min(m, ROWS), step % group == 0,
-                                step + count == last, scales + at * 4, zeros + at, offset, totals + number * m * 4,
+                                step + count == last, own_scales, own_zeros, offset, totals + number * m * 4,
                                 bias + panel * PANEL * 4 if number == 0 else 0, y + panel * PANEL * 4, n,
                                 n - panel * PANEL,
                             )  # fmt: skip

@@ -16,7 +16,20 @@ from .instructions.claim import claim, panels_at_once
 from .instructions.dot_shapes import STEP
 from .instructions.tile import PANEL, ROWS, VECTORS, Tile
 from .instructions.vectors import INT, LANES, each_case, put
-from .layouts.expand import FLOAT8, FLOAT8_AS_HALVES, INT4, INT8, OFFSETS, PAIRS, RUN_BYTES, Expansion, add_scaled
+from .layouts.expand import (
+    FLOAT4,
+    FLOAT8,
+    FLOAT8_AS_HALVES,
+    INT4,
+    INT8,
+    OFFSETS,
+    PAIRS,
+    RUN_BYTES,
+    SCALE_ROOM,
+    Expansion,
+    add_scaled,
+    scales_of,
+)
 from .layouts.split import total_groups
 from .vector_linear import multiply_rows, pack_inputs, packed_size, tile_height, tile_rows
 
@@ -51,7 +64,7 @@ def _expand_and_multiply(
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, kind, codes, expanded, inputs, x, y, start = arguments
         height, add, mul = rows.literal_value, builder.add, builder.mul
-        for one in each_case(builder, kind, (INT4, INT8, FLOAT8)):
+        for one in each_case(builder, kind, (INT4, INT8, FLOAT8, FLOAT4)):
             run_inputs, expansion = 2 * PAIRS[one], Expansion(builder, one)
             dtype = types.int16 if one == FLOAT8 and FLOAT8_AS_HALVES else types.uint16
             tile = Tile(builder, height, INT(height), INT(PANEL), y, INT(PANEL))
@@ -140,7 +153,7 @@ def code_linear_in_vectors(
     packed, pairs, height = scratch, steps * STEP // 2, tile_height(m)
     totals = packed + (m + ROWS) * pairs * 8
     pack_inputs(x, factors, packed, m, k, pairs)
-    if kind == FLOAT8:  # has no zero points to be multiplied by them
+    if kind in (FLOAT8, FLOAT4):  # have no zero points to be multiplied by them
         for index in range(m * groups):
             put(totals + index * 4, np.float32(0))
     else:
@@ -149,7 +162,7 @@ def code_linear_in_vectors(
     together = CHUNK if m > 2 * ROWS else 1
     counter = np.zeros(1, np.int64)
     for _ in prange(workers):
-        room = np.empty((EXPANDED + CHUNK * SUMS) // 2, np.uint16)
+        room = np.empty((EXPANDED + CHUNK * SUMS + SCALE_ROOM) // 2, np.uint16)
         sums = room.ctypes.data + EXPANDED
         begin = claim(counter) * chunk
         while begin < total:
@@ -162,11 +175,12 @@ def code_linear_in_vectors(
                         last = min(number * group + group, steps)
                         count = min(BLOCK, last - step)
                         for panel in range(front, min(front + together, end)):
-                            at = (panel * groups + number) * PANEL
+                            at = panel * groups + number
+                            own_scales, own_zeros = scales_of(kind, scales, zeros, at, 1, sums + CHUNK * SUMS)
                             _multiply_block(
                                 kind, codes + (panel * steps + step) * step_bytes, room, sums + (panel - front) * SUMS,
                                 count * STEP, packed, pairs, step * STEP // 2, first, min(first + STRIPE, m), height,
-                                step % group == 0, step + count == last, scales + at * 4, zeros + at,
+                                step % group == 0, step + count == last, own_scales, own_zeros,
                                 totals + number * m * 4, bias + panel * PANEL * 4 if number == 0 else 0,
                                 y + panel * PANEL * 4, n, n - panel * PANEL,
                             )  # fmt: skip

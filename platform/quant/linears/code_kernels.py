@@ -15,7 +15,7 @@ from ..kernels.instructions.address import address_of
 from ..kernels.integer_linear import integer_linear, integer_scratch_size, pack_integers, unpack_integers
 from ..kernels.layouts import int16_activations
 from ..kernels.layouts.codes import pack_codes, unpack_codes
-from ..kernels.layouts.expand import FLOAT8
+from ..kernels.layouts.expand import INT4, INT8
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,6 @@ def choose_kernel(kind: int, group: int, inputs: int, exact: bool = True) -> Cod
     groups of so many inputs."""
     kernels = [(SPLIT_DOTS if exact else DOTS) if dots.HAS_BFLOAT16 else VECTORS]
     prefers_bytes = exact or dots.HAS_MATRIX or not dots.HAS_BFLOAT16
-    if dots.HAS_INTEGERS and kind != FLOAT8 and prefers_bytes:
+    if dots.HAS_INTEGERS and kind in (INT4, INT8) and prefers_bytes:
         kernels.insert(0, INTEGERS)
     return next((kernel for kernel in kernels if group == inputs or group % kernel.step == 0), None)

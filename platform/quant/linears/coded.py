@@ -11,15 +11,22 @@ import torch
 
 from ..kernels.instructions.tile import PANEL
 from ..kernels.layouts.codes import by_panel
-from ..kernels.layouts.expand import FLOAT8, FLOAT8_SCALE, INT4, INT8
+from ..kernels.layouts.expand import FLOAT4, FLOAT8, FLOAT8_SCALE, INT4, INT8
 from ..kernels.layouts.panels import pack_in_blocks
 from ..weights.parts import check_shapes, joined_rows
-from ..weights.weights import Float8Weight, IntegerWeight
+from ..weights.weights import (
+    FLOAT4_BIAS,
+    FLOAT4_BLOCK,
+    CodedWeight,
+    Float4Weight,
+    Float8Weight,
+    IntegerWeight,
+    float4_values,
+)
 from .code_kernels import KERNELS, VECTORS, CodeKernel, choose_kernel
 from .packed import PackedLinear
 from .scheme import LinearMethod
 
-CodedWeight = IntegerWeight | Float8Weight
 ARRAYS = ("codes", "scales", "zeros")
 
 
@@ -37,6 +44,8 @@ def coded_form(weight: CodedWeight) -> CodedForm | None:
     inputs = weight.shape[1]
     if isinstance(weight, Float8Weight):
         kind, group, order = FLOAT8, min(weight.block[1], inputs), b""
+    elif isinstance(weight, Float4Weight):
+        kind, group, order = FLOAT4, FLOAT4_BLOCK, b""
     else:
         kind, group = INT4 if weight.bits == 4 else INT8, -(-inputs // weight.scales.shape[1])
         order = b"" if weight.group_of is None else weight.group_of.numpy().tobytes()
@@ -57,7 +66,8 @@ class CodedLinear:
         self._form = CodedForm(INT8, in_features, b"")
         self._kernel = VECTORS
         self._codes = self._zeros = np.empty(0, np.uint8)
-        self._scales = np.empty(0, np.float32)
+        self._scales: np.ndarray = np.empty(0, np.float32)
+        """fp32, or exponents of FLOAT4."""
         self._order: torch.Tensor | None = None
         """Of the inputs as stored: those of a group side by side."""
         self._workers = torch.get_num_threads()
@@ -182,17 +192,21 @@ class CodedLinear:
             torch.from_numpy(values.reshape(panels, -1, PANEL)).transpose(0, 1).reshape(-1, panels * PANEL)
             for values in (self._scales, self._zeros)
         )
+        if self._form.kind == FLOAT4:
+            return torch.ldexp(float4_values(codes), scales[group_of, : self._rows].int() - FLOAT4_BIAS)
         if self._form.kind == FLOAT8:
             return codes.view(torch.float8_e4m3fn).float() * (scales[group_of, : self._rows] / FLOAT8_SCALE)
         return (codes.float() - zeros[group_of, : self._rows].float()) * scales[group_of, : self._rows]
 
 
 def _codes(weight: CodedWeight) -> torch.Tensor:
-    return weight.values.view(torch.uint8)
+    return weight.codes() if isinstance(weight, Float4Weight) else weight.values.view(torch.uint8)
 
 
 def _scales(weight: CodedWeight) -> torch.Tensor:
     """[out, groups] as the kernels multiply by them."""
+    if isinstance(weight, Float4Weight):
+        return weight.exponents
     if isinstance(weight, IntegerWeight):
         return weight.scales.float()
     return weight.scales.repeat_interleave(weight.block[0], dim=0)[: weight.shape[0]] * FLOAT8_SCALE
@@ -201,4 +215,5 @@ def _scales(weight: CodedWeight) -> torch.Tensor:
 def _zeros(weight: CodedWeight) -> torch.Tensor:
     if isinstance(weight, IntegerWeight):
         return weight.zeros
-    return torch.zeros(weight.shape[0], weight.scales.shape[1], dtype=torch.uint8)
+    groups = 1 if isinstance(weight, Float4Weight) else weight.scales.shape[1]  # whose are not read
+    return torch.zeros(weight.shape[0], groups, dtype=torch.uint8)

@@ -5,17 +5,20 @@ from dataclasses import replace
 
 import torch
 
-from ..kernels.cuda.layout import FLOAT8, INTEGER4, INTEGER8, Codes
+from ..kernels.cuda.layout import FLOAT4, FLOAT8, INTEGER4, INTEGER8, Codes
 from ..kernels.cuda.tiles import choose_run
-from ..weights.weights import Float8Weight, IntegerWeight
+from ..weights.weights import FLOAT4_BLOCK, CodedWeight, Float4Weight, Float8Weight, IntegerWeight
 
 FLOAT8_NAN = 0x7F
 """The bits of NaN but for its sign."""
 
 
-def to_codes(weight: IntegerWeight | Float8Weight) -> Codes:
+def to_codes(weight: CodedWeight) -> Codes:
     """Raises ValueError for groups that no kernel takes and for values that are not numbers."""
-    codes = _from_integers(weight) if isinstance(weight, IntegerWeight) else _from_float8(weight)
+    if isinstance(weight, IntegerWeight):
+        codes = _from_integers(weight)
+    else:
+        codes = _from_float4(weight) if isinstance(weight, Float4Weight) else _from_float8(weight)
     if codes.scales.shape[1] > 1:
         choose_run(codes.group)
     return codes
@@ -64,6 +67,11 @@ def _from_float8(weight: Float8Weight) -> Codes:
         raise ValueError("a float8 value that is not a number")
     zeros = torch.zeros(len(bits), 1, dtype=torch.uint8)
     return Codes(format=FLOAT8, values=bits, scales=scales_of_rows(weight), zeros=zeros, group=weight.block[1])
+
+
+def _from_float4(weight: Float4Weight) -> Codes:
+    zeros = torch.zeros(weight.shape[0], 1, dtype=torch.uint8)
+    return Codes(format=FLOAT4, values=weight.codes(), scales=weight.exponents, zeros=zeros, group=FLOAT4_BLOCK)
 
 
 def _alike(a: Codes, b: Codes) -> bool:

@@ -34,11 +34,11 @@ class CudaPackedLinear:
     def load(self, part: int, weight: Weight, bias: torch.Tensor | None) -> None:
         """Raises ValueError for what no kernel takes."""
         assert not isinstance(weight, torch.Tensor), "float weights are another scheme's"
-        self._parts.add(part, weight.values, bias)
         try:
             self._codes[part] = to_codes(weight)
         except ValueError as error:
             raise ValueError(f"part {part} of the linear has {error}") from error
+        self._parts.add(part, self._codes[part].values, bias)
 
     def finish(self) -> None:
         assert len(self._codes) == len(self.out_features), "finish() before every part was loaded"

@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import torch
 
-from ..weights.weights import Float8Weight, IntegerWeight
+from ..weights.weights import CodedWeight
 from .packed import PackedLinear
 from .scheme import LinearMethod
 
@@ -17,7 +17,7 @@ class DequantizedLinear:
         self.inner: tuple[LinearMethod, ...] = (method,)
         self._dtype = dtype
 
-    def load(self, part: int, weight: IntegerWeight | Float8Weight, bias: torch.Tensor | None) -> None:
+    def load(self, part: int, weight: CodedWeight, bias: torch.Tensor | None) -> None:
         self.inner[0].load(part, weight.dequantized().to(self._dtype), bias)
 
     def finish(self) -> None:

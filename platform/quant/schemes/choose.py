@@ -15,7 +15,7 @@ from ..linears.scaled_products import multiplies_rows
 from ..linears.scheme import LinearMethod
 from ..linears.torch_linear import TorchLinear
 from ..weights.online import OnlineQuantization
-from ..weights.weights import Float8Inputs, Float8Weight, IntegerWeight
+from ..weights.weights import CodedWeight, Float8Inputs, Float8Weight
 from .selector import SchemeSelector, name_of
 
 FLOAT8_ACTIVATIONS: Final = "float8 linears multiply activations cast to float8"
@@ -57,7 +57,7 @@ def choose_cuda_scheme(
     )
     casts = wanted and storage == torch.bfloat16 and multiplies_rows(device)
 
-    def form(weight: IntegerWeight | Float8Weight) -> Hashable:
+    def form(weight: CodedWeight) -> Hashable:
         if casts and isinstance(weight, Float8Weight) and reads_float8(weight):
             return weight.inputs
         return packed_form(weight)
@@ -78,7 +78,7 @@ def choose_cuda_scheme(
     return replace(selector, for_experts=replace(selector, form=packed_form, activations=""))
 
 
-def packed_form(weight: IntegerWeight | Float8Weight) -> Hashable:
+def packed_form(weight: CodedWeight) -> Hashable:
     """CudaPackedLinear stores neighbours of any kinds, but no groups that its kernels do not take."""
     try:
         to_codes(weight)

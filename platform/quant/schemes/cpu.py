@@ -3,7 +3,7 @@
 import torch
 
 from ..config.config import QuantizationConfig
-from ..config.layouts import Float8Layout
+from ..config.layouts import Float8Layout, Mxfp4Layout
 from ..kernels.instructions.dots import DESCRIPTION, HAS_BFLOAT16, HAS_INTEGERS
 from ..linears.code_kernels import VECTORS
 from ..linears.coded import CodedLinear, coded_form
@@ -40,5 +40,5 @@ def _linears_by_dots(storage: torch.dtype, quantization: QuantizationConfig | No
         return ""
     if HAS_BFLOAT16:
         return "linears"
-    integers = not all(isinstance(layout, Float8Layout) for layout in quantization.linears.layouts)
+    integers = not all(isinstance(layout, Float8Layout | Mxfp4Layout) for layout in quantization.linears.layouts)
     return "linears of 4- and 8-bit integers" if HAS_INTEGERS and integers else ""

@@ -9,7 +9,7 @@ import torch
 from ..linears.dequantized import DequantizedLinear
 from ..linears.scheme import LinearMethod
 from ..linears.side_by_side import SideBySideLinear
-from ..weights.weights import Float8Weight, IntegerWeight, Weight
+from ..weights.weights import CodedWeight, Weight
 
 CreateLinear = Callable[[int, tuple[int, ...]], LinearMethod]
 CreateCoded = Callable[[Hashable, int, tuple[int, ...]], LinearMethod]
@@ -21,7 +21,7 @@ def create_float32(in_features: int, out_features: tuple[int, ...]) -> LinearMet
     return StoredFloatLinear(in_features, out_features, torch.float32)
 
 
-def expand_all(weight: IntegerWeight | Float8Weight) -> Hashable:
+def expand_all(weight: CodedWeight) -> Hashable:
     """SchemeSelector.form where no kernel takes codes."""
     return None
 
@@ -38,7 +38,7 @@ class SchemeSelector:
     """The same for what quantized weights stand for, in the compute dtype."""
     create_coded: CreateCoded | None = None
     """The same for quantized weights of one `form`, which comes first; None: all of them are expanded."""
-    form: Callable[[IntegerWeight | Float8Weight], Hashable] = expand_all
+    form: Callable[[CodedWeight], Hashable] = expand_all
     """Equal for quantized weights that one method can store together; None for those that no kernel takes."""
     activations: str = ""
     """In words what linears do to activations beyond rounding them to `compute_dtype`; empty: nothing."""

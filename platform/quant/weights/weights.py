@@ -3,6 +3,7 @@ scheme takes. All shapes are of one linear, W [out, in].
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -67,5 +68,44 @@ class Float8Weight:
         return self.scales[rows][:, columns] * self.values.float()
 
 
-Weight = torch.Tensor | IntegerWeight | Float8Weight
+FLOAT4: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""What each float4_e2m1fn without its sign, the highest of four bits, stands for."""
+FLOAT4_BLOCK: Final = 32
+"""Inputs of one scale."""
+FLOAT4_BIAS: Final = 127
+"""What the exponent of a scale is stored above itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float4Weight:
+    """W[o, i] = 2 ** (exponents[o, i // 32] - 127) * code[o, i]: MXFP4."""
+
+    halves: torch.Tensor
+    """[out, in / 2] uint8: two float4_e2m1fn a byte, even inputs in the lower half."""
+    exponents: torch.Tensor
+    """[out, in / 32] uint8, float8_e8m0fnu of at most 252."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.halves.shape[0], 2 * self.halves.shape[1]
+
+    def codes(self) -> torch.Tensor:
+        """[out, in] uint8 below 16."""
+        return torch.stack([self.halves & 15, self.halves >> 4], dim=-1).view(self.shape)
+
+    def dequantized(self) -> torch.Tensor:
+        """[out, in] float32."""
+        values = float4_values(self.codes()).view(*self.exponents.shape, FLOAT4_BLOCK)
+        return torch.ldexp(values, self.exponents.int().unsqueeze(-1) - FLOAT4_BIAS).view(self.shape)
+
+
+def float4_values(codes: torch.Tensor) -> torch.Tensor:
+    """codes, uint8 below 16 -> float32 of the same shape."""
+    signed = torch.tensor([*FLOAT4, *(-value for value in FLOAT4)], device=codes.device)
+    return signed[codes.int()]
+
+
+CodedWeight = IntegerWeight | Float8Weight | Float4Weight
+"""Codes and their scales."""
+Weight = torch.Tensor | CodedWeight
 """A tensor: float weights, as they are."""

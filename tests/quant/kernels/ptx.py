@@ -63,6 +63,7 @@ BITS: dict[str, Callable[..., Register]] = {
     "and.b32": np.bitwise_and,
     "or.b32": np.bitwise_or,
     "xor.b32": np.bitwise_xor,
+    "shl.b32": np.left_shift,
     "shr.u32": np.right_shift,
     "prmt.b32": permute,
 }

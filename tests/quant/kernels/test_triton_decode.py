@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from loraplex.quant.kernels.cuda import decode
+from loraplex.quant.weights.weights import float4_values
 
 from . import ptx
 
@@ -81,3 +82,16 @@ def test_float8(dtype: torch.dtype) -> None:
         held = ~np.isnan(wanted)
         assert held.sum() == 254 and np.array_equal(values[place][held], wanted[held])
         assert np.array_equal(np.signbit(values[place][held]), np.signbit(wanted[held]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_float4(dtype: torch.dtype) -> None:
+    """Both zeros, too."""
+    code = decode.FLOAT4_HALF_CODE if dtype == torch.float16 else decode.FLOAT4_CODE
+    found = ptx.run(code.value, 4, four_bytes(0))
+    for values, shift in ((numbers(found[:2], dtype), 0), (numbers(found[2:], dtype), 4)):
+        for place in range(4):
+            codes = torch.from_numpy((byte_of(place, 0) >> shift & 15).astype(np.uint8))
+            wanted = float4_values(codes).double().numpy() / 2**decode.FLOAT4_EXPONENT.value
+            assert len(np.unique(codes)) == 16 and np.array_equal(values[place], wanted)
+            assert np.array_equal(np.signbit(values[place]), np.signbit(wanted))

@@ -10,7 +10,7 @@ from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.linears.scaled_products import multiplies_rows
-from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
+from loraplex.quant.weights.weights import CodedWeight
 
 from .weights import random_float8, random_integers
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")
 DTYPES = [torch.bfloat16, torch.float16]
 TOLERANCE = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
-WEIGHTS: dict[str, Callable[[], IntegerWeight | Float8Weight]] = {
+WEIGHTS: dict[str, Callable[[], CodedWeight]] = {
     "int4 g128": lambda: random_integers(4096, 4096, 4, 32),
     "int4 g32 odd": lambda: random_integers(1031, 1056, 4, 33),
     "int4 activation order": lambda: random_integers(896, 4864, 4, 38, ordered=False),
@@ -31,7 +31,7 @@ WEIGHTS: dict[str, Callable[[], IntegerWeight | Float8Weight]] = {
 }
 
 
-def load(weight: IntegerWeight | Float8Weight, dtype: torch.dtype, bias: torch.Tensor | None) -> CudaPackedLinear:
+def load(weight: CodedWeight, dtype: torch.dtype, bias: torch.Tensor | None) -> CudaPackedLinear:
     method = CudaPackedLinear(weight.shape[1], (weight.shape[0],), dtype, CUDA)
     method.load(0, weight, bias)
     method.finish()

@@ -17,10 +17,10 @@ from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS, count_split_runs
 from loraplex.quant.linears.cuda_codes import to_codes
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
-from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
+from loraplex.quant.weights.weights import CodedWeight
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
-from .weights import random_float8, random_integers
+from .weights import random_float4, random_float8, random_integers
 
 __all__ = ["one_patch_a_module", "poisoned_memory", "rounding"]
 NAN = float("nan")
@@ -28,7 +28,7 @@ DTYPES = [torch.bfloat16, torch.float16]
 TOLERANCE = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
 """Half a unit in the last place of a result, and as much again: sums are exact to fp32."""
 ROWS = [1, 3, 16, 61]
-WEIGHTS: dict[str, Callable[[], IntegerWeight | Float8Weight]] = {
+WEIGHTS: dict[str, Callable[[], CodedWeight]] = {
     "int4 g128": lambda: random_integers(130, 256, 4, 2),
     "int4 g128 symmetric": lambda: random_integers(64, 256, 4, 2, symmetric=True),
     "int4 g64": lambda: random_integers(70, 192, 4, 3),
@@ -42,11 +42,12 @@ WEIGHTS: dict[str, Callable[[], IntegerWeight | Float8Weight]] = {
     "float8 per channel": lambda: random_float8(67, 130, (1, 130)),
     "float8 per tensor": lambda: random_float8(5, 32, (5, 32)),
     "float8 blocks": lambda: random_float8(140, 300, (128, 128)),
+    "float4": lambda: random_float4(70, 224),
 }
 Scheme = CudaPackedLinear | CudaScaledFloat8Linear
 
 
-def load(method: Scheme, parts: list[IntegerWeight | Float8Weight], biases: list[torch.Tensor | None]) -> Scheme:
+def load(method: Scheme, parts: list[CodedWeight], biases: list[torch.Tensor | None]) -> Scheme:
     for index, (weight, bias) in enumerate(zip(parts, biases, strict=True)):
         method.load(index, weight, bias)
     method.finish()

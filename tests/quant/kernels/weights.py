@@ -1,8 +1,10 @@
 """Random quantized weights, for the tests of the CUDA schemes and for their benchmark."""
 
+import math
+
 import torch
 
-from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
+from loraplex.quant.weights.weights import Float4Weight, Float8Weight, IntegerWeight
 
 
 def random_integers(
@@ -30,3 +32,12 @@ def random_float8(outputs: int, inputs: int, block: tuple[int, int], seed: int =
     blocks = [-(-size // step) for size, step in zip((outputs, inputs), block, strict=True)]
     scales = (torch.rand(*blocks, generator=generator) + 0.5) / (128 * inputs**0.5)
     return Float8Weight(values=bits.view(torch.float8_e4m3fn), scales=scales, block=block)
+
+
+def random_float4(outputs: int, inputs: int, seed: int = 0) -> Float4Weight:
+    """Weights of size 1 / sqrt(inputs)."""
+    generator = torch.Generator().manual_seed(seed)
+    halves = torch.randint(256, (outputs, inputs // 2), generator=generator, dtype=torch.uint8)
+    usual = 125 - round(math.log2(inputs) / 2)
+    exponents = torch.randint(usual - 1, usual + 2, (outputs, inputs // 32), generator=generator, dtype=torch.uint8)
+    return Float4Weight(halves=halves, exponents=exponents)

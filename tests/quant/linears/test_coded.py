@@ -1,5 +1,7 @@
 """Codes of 4 and 8 bits against their dequantized weights in float64: kinds, groups, odd shapes, both kernels."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -7,12 +9,12 @@ import torch
 from loraplex.quant.kernels.any_linear import any_linear
 from loraplex.quant.kernels.instructions import dots
 from loraplex.quant.kernels.instructions.dots import HAS_BFLOAT16, HAS_INTEGERS
-from loraplex.quant.kernels.layouts.expand import FLOAT8, INT4, INT8
+from loraplex.quant.kernels.layouts.expand import FLOAT4, FLOAT8, INT4, INT8
 from loraplex.quant.linears.code_kernels import DOTS, INTEGERS, SPLIT_DOTS, VECTORS, CodeKernel, choose_kernel
 from loraplex.quant.linears.coded import CodedLinear, coded_form
 from loraplex.quant.linears.scaled_input import ScaledInputLinear
 from loraplex.quant.linears.stored_float import StoredFloatLinear
-from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
+from loraplex.quant.weights.weights import CodedWeight, Float4Weight, Float8Weight, IntegerWeight, float4_values
 
 KERNELS = [VECTORS, *([DOTS, SPLIT_DOTS] if HAS_BFLOAT16 else []), *([INTEGERS] if HAS_INTEGERS else [])]
 ROWS = [1, 2, 3, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 33, 47, 530]
@@ -36,6 +38,12 @@ def float8(outputs: int, inputs: int, block: tuple[int, int]) -> Float8Weight:
     return Float8Weight(values=codes.view(torch.float8_e4m3fn), scales=scales, block=block)
 
 
+def float4(outputs: int, inputs: int) -> Float4Weight:
+    halves = torch.randint(0, 256, (outputs, inputs // 2), dtype=torch.uint8)
+    exponents = torch.randint(120, 127, (outputs, inputs // 32), dtype=torch.uint8)
+    return Float4Weight(halves=halves, exponents=exponents)
+
+
 CASES = {
     "int4, groups of 128": lambda: [integers(70, 256, 128, 4), integers(31, 256, 128, 4)],
     "int4, groups of 32": lambda: [integers(40, 96, 32, 4)],
@@ -53,10 +61,13 @@ CASES = {
     "int4, inputs of several blocks": lambda: [integers(20, 1152, 128, 4)],
     "int8, inputs of several blocks": lambda: [integers(20, 1415, 1415, 8)],
     "float8, inputs of several blocks": lambda: [float8(40, 1100, (1, 1100))],
+    "float4": lambda: [float4(70, 96), float4(9, 96)],
+    "float4, panels that take turns": lambda: [float4(1300, 320)],
+    "float4, inputs of several blocks": lambda: [float4(40, 1120)],
 }
 
 
-def load(weights: list[IntegerWeight] | list[Float8Weight], kernel: CodeKernel | None = None) -> CodedLinear:
+def load(weights: Sequence[CodedWeight], kernel: CodeKernel | None = None) -> CodedLinear:
     method = CodedLinear(weights[0].shape[1], tuple(weight.shape[0] for weight in weights))
     for part, weight in enumerate(weights):
         method.load(part, weight, torch.randn(weight.shape[0]) if part == 0 else None)
@@ -64,13 +75,15 @@ def load(weights: list[IntegerWeight] | list[Float8Weight], kernel: CodeKernel |
     return method
 
 
-def takes(kernel: CodeKernel, weights: list[IntegerWeight] | list[Float8Weight]) -> bool:
+def takes(kernel: CodeKernel, weights: Sequence[CodedWeight]) -> bool:
     if kernel is not INTEGERS:
         return True
     weight = weights[0]
     inputs = weight.shape[1]
+    if not isinstance(weight, IntegerWeight):
+        return False
     group = inputs // weight.scales.shape[1]
-    return isinstance(weight, IntegerWeight) and (group == inputs or group % kernel.step == 0)
+    return group == inputs or group % kernel.step == 0
 
 
 CALLS = [
@@ -161,11 +174,47 @@ def test_every_float8_is_read_as_torch_does() -> None:
     torch.testing.assert_close(y[0], values[:, 0].float(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "kernel", [kernel for kernel in KERNELS if kernel is not INTEGERS], ids=lambda kernel: kernel.name
+)
+def test_float4_has_the_bits_of_the_same_numbers_in_float8(kernel: CodeKernel) -> None:
+    """Sums of the same products in the same order; the powers of two in between round nothing."""
+    torch.manual_seed(0)
+    weight = float4(71, 160)
+    values = float4_values(weight.codes()).to(torch.float8_e4m3fn)
+    scales = torch.exp2(weight.exponents.float() - 127)
+    x, methods = torch.randn(max(ROWS), 160), []
+    for stored in (weight, Float8Weight(values=values, scales=scales, block=(1, 32))):
+        methods.append(CodedLinear(160, (71,)))
+        methods[-1].load(0, stored, torch.linspace(-1, 1, 71))
+        methods[-1].finish(kernel)
+    for rows in ROWS:
+        assert torch.equal(methods[0].apply(x[:rows]), methods[1].apply(x[:rows])), rows
+
+
+@pytest.mark.parametrize(
+    "kernel", [kernel for kernel in KERNELS if kernel is not INTEGERS], ids=lambda kernel: kernel.name
+)
+def test_every_float4_and_every_exponent(kernel: CodeKernel) -> None:
+    """One input that is not zero picks a code and its scale, from the least to the largest that a float32 holds."""
+    codes = torch.arange(16, dtype=torch.uint8).repeat(253, 2)
+    exponents = torch.arange(253, dtype=torch.uint8)[:, None]
+    weight = Float4Weight(halves=codes[:, ::2] | codes[:, 1::2] << 4, exponents=exponents)
+    method = CodedLinear(32, (253,))
+    method.load(0, weight, None)
+    method.finish(kernel)
+    assert torch.equal(weight.codes(), codes)
+    for rows in (1, 3, 130):
+        found = method.apply(torch.eye(32).repeat(5, 1)[:rows])
+        assert torch.equal(found, weight.dequantized().T.repeat(5, 1)[:rows])
+
+
 def test_memory_is_the_codes_and_little_more() -> None:
     for weight, arithmetic in (
         (integers(512, 1024, 128, 4), 512 * 1024 * (0.5 + 2.5 / 128)),
         (integers(512, 1024, 1024, 8), 512 * 1024 + 512 * 4),
         (float8(512, 1024, (128, 128)), 512 * 1024 + 4 * 8 * 4),
+        (float4(512, 1024), 512 * 1024 * (0.5 + 1 / 32)),
     ):
         assert load([weight]).weight_bytes() < 1.05 * arithmetic
 
@@ -183,6 +232,8 @@ NOTHING, BYTES, BOTH, MATRIX = "", "INTEGERS", "BFLOAT16 INTEGERS", "BFLOAT16 IN
         (BOTH, INT8, 128, True, INTEGERS),
         (BOTH, INT4, 32, True, SPLIT_DOTS),
         (BOTH, FLOAT8, 128, True, SPLIT_DOTS),
+        (BOTH, FLOAT4, 32, False, DOTS),
+        (BYTES, FLOAT4, 256, False, VECTORS),
         (MATRIX, INT4, 128, False, INTEGERS),
         (MATRIX, INT4, 32, False, DOTS),
         (MATRIX, FLOAT8, 128, False, DOTS),

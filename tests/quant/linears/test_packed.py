@@ -17,7 +17,7 @@ from loraplex.quant.schemes.choose import choose_scheme
 from loraplex.quant.storage.cpu_form import cpu_form
 from loraplex.quant.storage.packed_file import BrokenPackedFile, PackedReader, PackedWriter
 from loraplex.quant.weights.rounding import IntegerGrid, round_to_float8, round_to_integers
-from loraplex.quant.weights.weights import IntegerWeight, Weight
+from loraplex.quant.weights.weights import Float4Weight, IntegerWeight, Weight
 
 INPUTS, ROWS = 128, (70, 9)
 
@@ -41,6 +41,12 @@ def floats(storage: torch.dtype = torch.float32) -> list[Weight]:
 def integers(bits: int, group: int | None, symmetric: bool = False) -> list[Weight]:
     grid = IntegerGrid(bits=bits, symmetric=symmetric)
     return [round_to_integers(torch.randn(rows, INPUTS), grid, group) for rows in ROWS]
+
+
+def float4() -> list[Weight]:
+    halves = [torch.randint(0, 256, (rows, INPUTS // 2), dtype=torch.uint8) for rows in ROWS]
+    exponents = [torch.randint(120, 127, (rows, INPUTS // 32), dtype=torch.uint8) for rows in ROWS]
+    return [Float4Weight(halves=pair[0], exponents=pair[1]) for pair in zip(halves, exponents, strict=True)]
 
 
 def in_another_order(weight: Weight) -> Weight:
@@ -70,6 +76,7 @@ CASES: dict[str, Callable[[], LinearMethod]] = {
     "int4 in an order": lambda: finished([in_another_order(weight) for weight in integers(4, 64)]),
     "int8": lambda: finished(integers(8, None, symmetric=True)),
     "fp8": lambda: finished([round_to_float8(weight) for weight in floats() if isinstance(weight, torch.Tensor)]),
+    "mxfp4": lambda: finished(float4()),
     "side by side": lambda: finished([floats(torch.bfloat16)[0], integers(8, None)[1]]),
     "scaled inputs": scaled,
     "dequantized": dequantized,

@@ -19,8 +19,6 @@ from ...kernels.cuda.experts.rows import group_rows
 
 @dataclass(slots=True)
 class DeviceRows:
-    experts: torch.Tensor
-    """[T, K] int32."""
     grouped: GroupedRows
     places: torch.Tensor
     """[P] int32, the row of each pair."""
@@ -36,7 +34,7 @@ class DeviceRows:
     def _list(
         self, table: PageTable, slots: torch.Tensor, factors: torch.Tensor, kinds: torch.Tensor, layer: int
     ) -> StepTensors:
-        keys = find_keys(self.experts, slots, table.rank, table.vectors, kinds, layer)
+        keys = find_keys(self.grouped.experts, slots, table.rank, table.vectors, kinds, layer)
         count, pages = len(keys), table.offset.shape[2]
         rows = group_rows(keys, ROWS, bound_chunks(count, len(kinds) * len(table.offset)))
         room = torch.empty(intermediate_elements(count, pages), dtype=torch.float32, device=keys.device)
@@ -52,4 +50,4 @@ def group_experts(experts: torch.Tensor, num_experts: int) -> DeviceRows:
     tokens, per_token = experts.shape
     most = choose_piece(tokens, per_token, num_experts)
     rows = group_rows(experts.view(-1), most, bound_pieces(tokens, per_token, num_experts, most))
-    return DeviceRows(experts, GroupedRows(rows.pieces, rows.pairs, most, per_token), rows.places)
+    return DeviceRows(GroupedRows(rows.pieces, rows.pairs, most, per_token, experts), rows.places)

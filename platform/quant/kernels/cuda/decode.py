@@ -11,9 +11,19 @@ the formulas of `decode` stand for the second."""
 INTEGER4: Final = tl.constexpr(0)
 INTEGER8: Final = tl.constexpr(1)
 FLOAT8: Final = tl.constexpr(2)
+FLOAT4: Final = tl.constexpr(3)
 """As in layout.py."""
 FLOAT8_FACTOR: Final = tl.constexpr(256.0)
 """What a scale of FLOAT8 is multiplied by: `decode` gives that much less."""
+FLOAT4_EXPONENT: Final = tl.constexpr(2)
+"""What is added to the exponent of a scale of FLOAT4: `decode` gives a quarter, so that all scales are normal numbers.
+"""
+
+
+@triton.constexpr_function
+def has_half_bytes(FORMAT: int) -> bool:
+    """Whether a byte has two codes."""
+    return FORMAT in (INTEGER4.value, FLOAT4.value)
 
 
 def integer4_code(kind: str, one: int, above: int) -> str:
@@ -60,6 +70,20 @@ def float8_code(shift: int, magnitudes: int, end: str) -> str:
     return f"{{.reg .b32 x, s, z, f, n; mov.b32 z, 0; mov.b32 f, 0x77807780; mov.b32 n, 0x80008000; {' '.join(pairs)}}}"
 
 
+def float4_code(kind: str, shift: int, magnitudes: int, factor: int) -> str:
+    """PTX: four bytes to two pairs of low and two of high numbers of type `kind`, with the same bits `shift` places to
+    the right of a 16-bit number's first; `factor` makes up for an exponent that counts from 1."""
+    pairs = [
+        f"prmt.b32 x, $4, z, {spread}; {first} and.b32 s, x, 0x80008000; shr.u32 x, x, {shift};"
+        f"and.b32 x, x, {magnitudes:#x}; or.b32 x, x, s; fma.rn.{kind} ${place}, x, f, n;"
+        for place, (first, spread) in enumerate(
+            [("shl.b32 x, x, 4;", "0x1404"), ("shl.b32 x, x, 4;", "0x3424"), ("", "0x1404"), ("", "0x3424")]
+        )
+    ]
+    numbers = f"mov.b32 z, 0; mov.b32 f, {factor:#x}; mov.b32 n, 0x80008000;"
+    return f"{{.reg .b32 x, s, z, f, n; {numbers} {' '.join(pairs)}}}"
+
+
 INTEGER4_CODE: Final = tl.constexpr(integer4_code("bf16x2", 0x3F803F80, 0x43434343))
 INTEGER4_HALF_CODE: Final = tl.constexpr(integer4_code("f16x2", 0x3C003C00, 0x64646464))
 INTEGER8_CODE: Final = tl.constexpr(integer8_code())
@@ -67,17 +91,29 @@ INTEGER8_HALF_CODE: Final = tl.constexpr(integer8_half_code())
 FLOAT8_CODE: Final = tl.constexpr(float8_code(4, 0x07F007F0, "fma.rn.bf16x2 ${}, x, f, n;"))
 """Exponents count from 7 there, from 127 in bfloat16: 2^120, of which FLOAT8_FACTOR is 2^8."""
 FLOAT8_HALF_CODE: Final = tl.constexpr(float8_code(1, 0x3F803F80, "mov.b32 ${}, x;"))
+FLOAT4_CODE: Final = tl.constexpr(float4_code("bf16x2", 6, 0x01C001C0, 0x7D807D80))
+"""2^124: exponents count from 1 there, from 127 in bfloat16, and a quarter is wanted."""
+FLOAT4_HALF_CODE: Final = tl.constexpr(float4_code("f16x2", 3, 0x0E000E00, 0x6C006C00))
 
 
 @triton.jit
-def decode_halves(codes: tl.tensor, zeros: tl.tensor, dtype: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
-    """INTEGER4: codes uint8 [outputs, bytes], zeros uint8 [outputs, 1] -> what the low and the high four bits are.
+def decode_halves(
+    codes: tl.tensor, zeros: tl.tensor, dtype: tl.constexpr, FORMAT: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """INTEGER4 and FLOAT4: codes uint8 [outputs, bytes], zeros uint8 [outputs, 1] -> what the low and the high four
+    bits are.
 
     Called impure, so that it is done in the layout in which bytes come from memory: else operands of a product may be
     read two bytes at a time. In a loop whose products go into one sum triton 3.6 fails on that for sm_100.
     """
     if not _NATIVE:
-        low, high = decode(codes & 15, zeros, dtype, INTEGER4), decode(codes >> 4, zeros, dtype, INTEGER4)
+        low, high = decode(codes & 15, zeros, dtype, FORMAT), decode(codes >> 4, zeros, dtype, FORMAT)
+    elif FORMAT == FLOAT4:
+        FLOAT_CODE: tl.constexpr = FLOAT4_HALF_CODE if dtype == tl.float16 else FLOAT4_CODE
+        low, high = tl.inline_asm_elementwise(
+            FLOAT_CODE, "=r,=r,=r,=r,r", [codes], (tl.uint16, tl.uint16), is_pure=False, pack=4
+        )
+        low, high = low.to(dtype, bitcast=True), high.to(dtype, bitcast=True)
     else:
         CODE: tl.constexpr = INTEGER4_HALF_CODE if dtype == tl.float16 else INTEGER4_CODE
         low, high = tl.inline_asm_elementwise(
@@ -116,9 +152,12 @@ def _negative(zeros: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def decode(codes: tl.tensor, zeros: tl.tensor, dtype: tl.constexpr, FORMAT: tl.constexpr) -> tl.tensor:
-    """codes uint8 [outputs, inputs], below 16 with INTEGER4; zeros uint8 [outputs, 1]. FLOAT8: value / 256."""
+    """codes uint8 [outputs, inputs], below 16 with INTEGER4 and FLOAT4; zeros uint8 [outputs, 1]. FLOAT8: value / 256;
+    FLOAT4: value / 4."""
     if FORMAT == FLOAT8:
         result = _decode_float8(codes).to(dtype)
+    elif FORMAT == FLOAT4:
+        result = (_float4_bits(codes).to(tl.float32) * 4096).to(dtype)
     elif dtype == tl.float16:
         result = _above_1024(codes) - _above_1024(zeros)
     elif FORMAT == INTEGER4:
@@ -126,6 +165,14 @@ def decode(codes: tl.tensor, zeros: tl.tensor, dtype: tl.constexpr, FORMAT: tl.c
     else:
         result = (_above_8388608(codes) - _above_8388608(zeros)).to(dtype)
     return result
+
+
+@triton.jit
+def widen_scale(scale: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
+    """float32."""
+    if FORMAT == FLOAT4:
+        return ((scale.to(tl.int32) + FLOAT4_EXPONENT) << 23).to(tl.float32, bitcast=True)
+    return scale.to(tl.float32)
 
 
 @triton.jit
@@ -167,3 +214,10 @@ def _decode_float8(codes: tl.tensor) -> tl.tensor:
     subnormal values too, and needs no instruction that older devices lack."""
     bits = codes.to(tl.uint16)
     return ((bits & 0x80) << 8 | (bits & 0x7F) << 7).to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def _float4_bits(codes: tl.tensor) -> tl.tensor:
+    """float4_e2m1fn / 2 ** 14 in float16: the same bits, whose exponent there counts from 15 and not from 1."""
+    bits = codes.to(tl.uint16)
+    return ((bits & 8) << 12 | (bits & 7) << 9).to(tl.float16, bitcast=True)

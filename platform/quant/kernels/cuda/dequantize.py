@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .decode import FLOAT8, FLOAT8_FACTOR, INTEGER4, decode_bytes, decode_halves
+from .decode import FLOAT8, FLOAT8_FACTOR, decode_bytes, decode_halves, has_half_bytes, widen_scale
 from .multiply import load_group
 
 
@@ -16,18 +16,18 @@ def dequantize(
     """Grid (runs, panels): dense[0] is the first output of first_panel. Rounded once, as scale * (code - zero)."""
     run, place = tl.program_id(0), tl.program_id(1)
     panel = first_panel + place
-    BYTES: tl.constexpr = RUN // 2 if FORMAT == INTEGER4 else RUN
+    BYTES: tl.constexpr = RUN // 2 if has_half_bytes(FORMAT) else RUN
     rows, lanes = tl.arange(0, PANEL), tl.arange(0, BYTES)
     inside = panel * PANEL + rows < OUTPUTS
     start = (panel.to(tl.int64) * RUNS + run) * (PANEL * BYTES)
     code = tl.load(codes + start + rows[:, None] * BYTES + lanes[None, :])
     zero = load_group(zeros, panel, run, rows, PANEL, RUNS, ZERO_RUNS)[:, None]
-    scale = load_group(scales, panel, run, rows, PANEL, RUNS, GROUP_RUNS).to(tl.float32)[:, None]
+    scale = widen_scale(load_group(scales, panel, run, rows, PANEL, RUNS, GROUP_RUNS), FORMAT)[:, None]
     dtype: tl.constexpr = dense.dtype.element_ty
     places = dense + (place * PANEL + rows)[:, None].to(tl.int64) * INPUTS + (run * RUN + lanes)[None, :]
     here = inside[:, None] & (run * RUN + lanes < INPUTS)[None, :]
-    if FORMAT == INTEGER4:
-        low, high = decode_halves(code, zero, dtype)
+    if has_half_bytes(FORMAT):
+        low, high = decode_halves(code, zero, dtype, FORMAT)
         tl.store(places, in_order((low.to(tl.float32) * scale).to(dtype), ORDERED), mask=here)
         here = inside[:, None] & (run * RUN + BYTES + lanes < INPUTS)[None, :]
         tl.store(places + BYTES, in_order((high.to(tl.float32) * scale).to(dtype), ORDERED), mask=here)

@@ -15,7 +15,9 @@ from .experts import multiply_codes, multiply_floats
 from .layout import PackedWeight
 from .tiles import PANEL, choose_tile
 
-DTYPES: Final = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+DTYPES: Final = {
+    torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.uint8: tl.uint8,
+}  # fmt: skip
 
 
 class GroupedRows(NamedTuple):
@@ -27,6 +29,8 @@ class GroupedRows(NamedTuple):
     """Rows of a piece at most."""
     per_token: int
     """K."""
+    experts: torch.Tensor
+    """[T, K] int32, of each token."""
 
 
 def linear_of_floats(

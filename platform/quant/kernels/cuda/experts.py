@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .chain import let_next_begin, wait_for_previous
-from .decode import INTEGER4, multiply_tiles
+from .decode import has_half_bytes, multiply_tiles
 from .multiply import order_outputs, sum_runs
 
 ALIGNMENT: Final = tl.constexpr(16)
@@ -90,7 +90,7 @@ def multiply_codes(
     expert, row, source, live = find_piece(pieces, pairs, PER_TOKEN, ROWS)
     if expert >= 0:
         panel = tl.program_id(0)
-        BYTES: tl.constexpr = RUN // 2 if FORMAT == INTEGER4 else RUN
+        BYTES: tl.constexpr = RUN // 2 if has_half_bytes(FORMAT) else RUN
         codes = tl.multiple_of(find_array(table, expert, 0, 4, tl.uint8), ALIGNMENT)
         scales = tl.multiple_of(find_array(table, expert, 1, 4, SCALES), ALIGNMENT)
         zeros = tl.multiple_of(find_array(table, expert, 2, 4, tl.uint8), ALIGNMENT)

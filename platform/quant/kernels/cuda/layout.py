@@ -21,7 +21,11 @@ from .tiles import PANEL, choose_run
 INTEGER4: Final = 0
 INTEGER8: Final = 1
 FLOAT8: Final = 2
+FLOAT4: Final = 3
 """Formats of a code; the kernels take them as numbers."""
+HALF_BYTES: Final = (INTEGER4, FLOAT4)
+FLOAT4_BIAS: Final = 127
+"""What the exponent of a scale of FLOAT4 is stored above itself."""
 TILE: Final = 64
 ORDERED_RUN: Final = 2 * TILE
 TILE_ORDER: Final = torch.arange(TILE).view(4, 2, 4, 2).permute(2, 0, 1, 3).flatten()
@@ -35,11 +39,11 @@ class Codes:
 
     format: int
     values: torch.Tensor
-    """[out, in] uint8: integers, or the bits of float8_e4m3fn, none of which may be NaN."""
+    """[out, in] uint8: integers, float4_e2m1fn, or the bits of float8_e4m3fn, none of which may be NaN."""
     scales: torch.Tensor
-    """[out, groups] float32."""
+    """[out, groups] float32; uint8 with FLOAT4, the exponents of powers of two."""
     zeros: torch.Tensor
-    """[out, groups] uint8; [out, 1], unused, with FLOAT8."""
+    """[out, groups] uint8; [out, 1], unused, with floats."""
     group: int
     """Inputs of one group, once they are in order."""
     order: torch.Tensor | None = None
@@ -51,7 +55,7 @@ class PackedWeight:
     format: int
     codes: torch.Tensor
     scales: torch.Tensor
-    """[panels, groups, PANEL] of the narrowest float dtype that holds them exactly."""
+    """[panels, groups, PANEL] of the narrowest float dtype that holds them exactly; uint8 with FLOAT4."""
     zeros: torch.Tensor
     """[panels, groups, PANEL] uint8, one group where all have the same."""
     outputs: int
@@ -75,6 +79,8 @@ class PackedWeight:
         return self.codes.nbytes + self.scales.nbytes + self.zeros.nbytes + order
 
 
+FLOAT4_NUMBERS: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""What each float4_e2m1fn without its sign, the highest of four bits, stands for."""
 NUMBERS: Final = ("format", "outputs", "inputs", "run", "group_runs")
 ARRAYS: Final = ("codes", "scales", "zeros", "order")
 """Fields of a PackedWeight; `order` alone may be None."""
@@ -90,7 +96,7 @@ def pack(weight: Codes, device: torch.device | None = None) -> PackedWeight:
         values = values[:, weight.order.to(device)]
     values = torch.nn.functional.pad(values, (0, -inputs % run, 0, -outputs % PANEL))
     panels = values.view(-1, PANEL, values.shape[1] // run, run).transpose(1, 2)
-    if weight.format == INTEGER4:
+    if weight.format in HALF_BYTES:
         low, high = panels.chunk(2, -1)
         panels = low | high << 4
     if run == ORDERED_RUN:
@@ -98,7 +104,7 @@ def pack(weight: Codes, device: torch.device | None = None) -> PackedWeight:
     return PackedWeight(
         format=weight.format,
         codes=panels.contiguous(),
-        scales=_in_panels(_narrowest(weight.scales)).to(device),
+        scales=_in_panels(weight.scales if weight.format == FLOAT4 else _narrowest(weight.scales)).to(device),
         zeros=_in_panels(_distinct(weight.zeros)).to(device),
         outputs=outputs,
         inputs=inputs,
@@ -124,6 +130,10 @@ def unpack_columns(weight: PackedWeight, first: int, last: int) -> torch.Tensor:
     else:
         values = codes.float() if weight.format == INTEGER8 else (codes >> 4 * high[:, None] & 15).float()
     group = run // weight.group_runs if weight.group_runs else torch.zeros_like(run)
+    if weight.format == FLOAT4:
+        numbers = torch.tensor([*FLOAT4_NUMBERS, *(-number for number in FLOAT4_NUMBERS)], device=codes.device)
+        exponents = _of_groups(weight.scales, group).int() - FLOAT4_BIAS
+        return torch.ldexp(numbers[values.int()], exponents)[:, : weight.outputs]
     zeros = _of_groups(weight.zeros, group if weight.zeros.shape[1] > 1 else group * 0)
     return (_of_groups(weight.scales, group) * (values - zeros))[:, : weight.outputs]
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from .chain import let_next_begin, wait_for_previous
-from .decode import FLOAT8, FLOAT8_FACTOR, INTEGER4, decode_bytes, decode_halves, multiply_tiles
+from .decode import FLOAT8, FLOAT8_FACTOR, decode_bytes, decode_halves, has_half_bytes, multiply_tiles, widen_scale
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -26,7 +26,7 @@ def multiply(
     """
     panel, split, row_block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     let_next_begin(CHAINED)
-    BYTES: tl.constexpr = RUN // 2 if FORMAT == INTEGER4 else RUN
+    BYTES: tl.constexpr = RUN // 2 if has_half_bytes(FORMAT) else RUN
     first, last = split * SPLIT_RUNS, min(split * SPLIT_RUNS + SPLIT_RUNS, RUNS)
     if CHAINED:
         count = min(last - first, STAGES * PASS_RUNS)
@@ -64,7 +64,7 @@ def sum_runs(
     are read a pass before their use: nothing else hides that read. `stored` are outputs as they lie in memory, `summed`
     those of the sums.
     """
-    BYTES: tl.constexpr = RUN // 2 if FORMAT == INTEGER4 else RUN
+    BYTES: tl.constexpr = RUN // 2 if has_half_bytes(FORMAT) else RUN
     HALF: tl.constexpr = RUN // 2
     WHOLE: tl.constexpr = INPUTS % (RUN * PASS_RUNS) == 0
     TILE_ROWS: tl.constexpr = values.shape[0]
@@ -96,21 +96,21 @@ def sum_runs(
             low = tl.load(values + run * RUN, mask=within, other=0.0)
             within = live[:, None] & ((run * RUN + HALF + lanes < INPUTS) | WHOLE)[None, :]
             high = tl.load(values + run * RUN + HALF, mask=within, other=0.0)
-            if FORMAT == INTEGER4:
-                low_weights, high_weights = decode_halves(code, zero[:, None], dtype)
+            if has_half_bytes(FORMAT):
+                low_weights, high_weights = decode_halves(code, zero[:, None], dtype, FORMAT)
             else:
                 high_code = tl.load(places + run * (PANEL * BYTES) + HALF, mask=held, other=0)
                 low_weights = decode_bytes(code, zero[:, None], dtype, FORMAT)
                 high_weights = decode_bytes(high_code, zero[:, None], dtype, FORMAT)
             part = multiply_tiles(shuffle(low_weights, WARPS, ORDERED), low.T, part)
             part = multiply_tiles(shuffle(high_weights, WARPS, ORDERED), high.T, part)
-            total += part * scale.to(tl.float32)[:, None] if GROUP_RUNS else part
+            total += part * widen_scale(scale, FORMAT)[:, None] if GROUP_RUNS else part
         zero, scale = next_zero, next_scale
         if PASS_RUNS == 2:
             second_zero, second_scale = later_zero, later_scale
 
     if GROUP_RUNS == 0:
-        total *= scale.to(tl.float32)[:, None]
+        total *= widen_scale(scale, FORMAT)[:, None]
     if FORMAT == FLOAT8:
         total *= FLOAT8_FACTOR
     return total

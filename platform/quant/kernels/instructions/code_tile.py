@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from ..layouts.expand import EXPANDED, FLOAT8, INT4, INT8, PAIRS, RUN_BYTES, Expansion, Scaling
+from ..layouts.expand import EXPANDED, FLOAT4, FLOAT8, INT4, INT8, PAIRS, RUN_BYTES, SCALE_BYTES, Expansion, Scaling
 from .avx512_dots import dot
 from .dot_shapes import BFLOAT16, BYTES, STEP
 from .tile import PANEL
@@ -20,7 +20,8 @@ TILE_ROWS: Final = (1, 2, 4, 8, 16)
 TILE_VECTORS: Final = (2, 2, 2, 2, 1)
 """Of outputs, for each number of rows: one panel's, as memory is read faster in one stream than in two."""
 LAST: Final = len(TILE_ROWS) - 1
-CASES: Final = (*product((INT4, INT8, FLOAT8), (1, 2), range(LAST + 1)), (EXPANDED, 1, LAST), (EXPANDED, 2, LAST))
+KINDS: Final = (INT4, INT8, FLOAT8, FLOAT4)
+CASES: Final = (*product(KINDS, (1, 2), range(LAST + 1)), (EXPANDED, 1, LAST), (EXPANDED, 2, LAST))
 """Kind of code, addends, and number of the tile."""
 AHEAD: Final = 12 * 1024
 """Bytes of a panel's codes on their way to the first-level cache."""
@@ -58,7 +59,8 @@ class _Strip:
         self.pitch = 4 * LANES if kind == EXPANDED else RUN_BYTES
         start = mul(lane, runs) if kind == EXPANDED else lane
         self.codes = add(codes, add(mul(mul(panel, runs), INT(RUN_BYTES)), mul(start, INT(4))))
-        self.scales, self.zeros = add(scales, mul(first_group, INT(4))), add(zeros, first_group)
+        self.scales = add(scales, mul(first_group, INT(SCALE_BYTES[kind])))
+        self.zeros = add(zeros, first_group)
         self.bias, self.y = (add(place, mul(first, INT(4))) for place in (bias, y))
         self.columns = builder.sub(columns, first)
 
@@ -109,10 +111,12 @@ class _Tile(Expansion):
         """totals, and the sums of a group scaled; `inputs`: address of the sums of the rows' inputs."""
         builder, added, first = self.builder, list(totals), self.builder.mul(group, INT(PANEL))
         for vector, strip in enumerate(self.strips):
-            scales, zeros = builder.add(strip.scales, builder.mul(first, INT(4))), builder.add(strip.zeros, first)
-            self.prefetch(builder.add(scales, INT(SCALES_AHEAD)), near=True)
-            self.prefetch(builder.add(zeros, INT(SCALES_AHEAD // 4)), near=True)
-            scaling = Scaling(builder, scales, zeros, self.splat(offset, FLOATS))
+            scales = builder.add(strip.scales, builder.mul(first, INT(SCALE_BYTES[self.kind])))
+            zeros = builder.add(strip.zeros, first)
+            self.prefetch(builder.add(scales, INT(SCALES_AHEAD // 4 * SCALE_BYTES[self.kind])), near=True)
+            if self.kind != FLOAT4:
+                self.prefetch(builder.add(zeros, INT(SCALES_AHEAD // 4)), near=True)
+            scaling = Scaling(builder, self.kind, scales, zeros, self.splat(offset, FLOATS))
             for row in range(self.rows):
                 at = row * len(self.strips) + vector
                 added[at] = scaling.add(totals[at], sums[at], builder.add(inputs, INT(row * 4)))

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..instructions.dot_shapes import STEP
 from ..instructions.tile import PANEL, VECTORS
-from .expand import BYTE_ORDERS, HAS_BYTE_TABLES, INT4, INT8, PAIRS
+from .expand import BYTE_ORDERS, HALF_BYTES, HAS_BYTE_TABLES, INT8, PAIRS
 from .panels import aligned
 
 EVEN_ODD: Final = np.array([0, 4, 1, 5, 2, 6, 3, 7])
@@ -20,9 +20,9 @@ def pack_codes(values: np.ndarray, kind: int) -> np.ndarray:
     padded = np.zeros((panels * PANEL, -(-inputs // STEP) * STEP), np.uint8)
     padded[:outputs, :inputs] = values
     by_run = padded.reshape(panels, PANEL, -1, run).transpose(0, 2, 1, 3)
-    packed = aligned(padded.size // (2 if kind == INT4 else 1), np.uint8)
+    packed = aligned(padded.size // (2 if kind in HALF_BYTES else 1), np.uint8)
     words = packed.reshape(*by_run.shape[:3], 4)
-    if kind == INT4:
+    if kind in HALF_BYTES:
         low, high = (by_run[..., half] for half in EVEN_ODD.reshape(2, 4))
         np.bitwise_or(low, high << 4, out=words)
     else:
@@ -37,7 +37,7 @@ def unpack_codes(codes: np.ndarray, kind: int, outputs: int, first: int, last: i
     panels, run = -(-outputs // PANEL), 2 * PAIRS[kind]
     begin = first // run
     words = codes.reshape(panels, -1, PANEL, 4)[:, begin : -(-last // run)]
-    if kind == INT4:
+    if kind in HALF_BYTES:
         words = np.concatenate([words & 15, words >> 4], axis=-1)[..., np.argsort(EVEN_ODD)]
     else:
         is_looked_up = HAS_BYTE_TABLES and kind == INT8

@@ -13,7 +13,7 @@ from loraplex.lora.kernels.cuda.tiles import PAGE, bound_chunks, intermediate_el
 from loraplex.quant.kernels.cuda import exact, expert_linear
 from loraplex.quant.kernels.cuda.expert_linear import GroupedRows
 from loraplex.quant.kernels.cuda.expert_tiles import PIECES, bound_pieces, choose_piece
-from loraplex.quant.kernels.cuda.layout import FLOAT8, INTEGER4, INTEGER8, PackedWeight
+from loraplex.quant.kernels.cuda.layout import FLOAT4, FLOAT8, HALF_BYTES, INTEGER4, INTEGER8, PackedWeight
 from loraplex.quant.kernels.cuda.tiles import PANEL, choose_run
 from loraplex.quant.linears.cuda_experts import CudaExperts
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
@@ -81,7 +81,8 @@ def test_routing_and_grouping(kernels: dict[str, CompileOnly], architecture: int
 def grouped(tokens: int, experts: int, chosen: int) -> GroupedRows:
     most = choose_piece(tokens, chosen, experts)
     pieces = torch.empty(bound_pieces(tokens, chosen, experts, most), 3, dtype=torch.int32)
-    return GroupedRows(pieces, torch.empty(tokens * chosen, dtype=torch.int32), most, chosen)
+    pairs, owners = torch.empty(tokens * chosen, dtype=torch.int32), torch.empty(tokens, chosen, dtype=torch.int32)
+    return GroupedRows(pieces, pairs, most, chosen, owners)
 
 
 def float_experts(outputs: int, inputs: int, experts: int, has_bias: bool) -> CudaExperts:
@@ -111,7 +112,7 @@ def test_floats_come_sixteen_bytes_at_a_time_and_steps_ahead(
         assert len(copies) >= 4 and {int(size, 16) for size in copies} == {16}, copies
 
 
-CODES = {INTEGER4: 128, FLOAT8: 128, INTEGER8: 32}
+CODES = {INTEGER4: 128, FLOAT8: 128, INTEGER8: 32, FLOAT4: 32}
 """Inputs of a group."""
 
 
@@ -120,9 +121,9 @@ def code_experts(code: int, outputs: int, inputs: int, experts: int) -> CudaExpe
     run, panels = choose_run(group), -(-outputs // PANEL)
     runs, groups = -(-inputs // run), -(-inputs // group)
     method = CudaPackedLinear(inputs, (outputs,), torch.bfloat16)
-    scales = torch.empty(panels, groups, PANEL, dtype=torch.float32)
+    scales = torch.empty(panels, groups, PANEL, dtype=torch.uint8 if code == FLOAT4 else torch.float32)
     zeros = torch.empty(panels, groups if code == INTEGER4 else 1, PANEL, dtype=torch.uint8)
-    codes = torch.empty(panels, runs, PANEL, run // 2 if code == INTEGER4 else run, dtype=torch.uint8)
+    codes = torch.empty(panels, runs, PANEL, run // 2 if code in HALF_BYTES else run, dtype=torch.uint8)
     method._weights = [
         PackedWeight(
             format=code, codes=codes, scales=scales, zeros=zeros, outputs=outputs, inputs=inputs, run=run,
@@ -140,7 +141,7 @@ def test_codes_spill_nothing(
 
 ) -> None:  # fmt: skip
     compile_for(architecture)
-    hidden, inner, experts, chosen = GPT_OSS if code == INTEGER8 else QWEN3
+    hidden, inner, experts, chosen = GPT_OSS if CODES[code] == 32 else QWEN3
     tokens = TOKENS[rows] * 8 * experts // chosen // 128
     product = code_experts(code, hidden, inner, experts)
     product.apply(
@@ -149,7 +150,7 @@ def test_codes_spill_nothing(
     kernel = kernels["multiply_codes"].compiled[0]
     check(kernel, architecture, tmp_path, programs=1 if rows == 64 else 2)
     copies = re.findall(r"cp\.async\.c[ag]\.shared\.global .*, (0x\w+), ", kernel.asm["ptx"])
-    assert len(copies) >= 4 and min(int(size, 16) for size in copies) >= (4 if code == INTEGER8 else 8), copies
+    assert len(copies) >= 4 and min(int(size, 16) for size in copies) >= (4 if CODES[code] == 32 else 8), copies
 
 
 @pytest.mark.parametrize("architecture", CARDS)

@@ -18,17 +18,15 @@ from loraplex.lora.apply.apply import lora_reference, vectors_reference
 from loraplex.lora.apply.batch import LoraBatch, PageTable
 from loraplex.lora.apply.step_buffers import StepBuffers
 from loraplex.lora.kernels.cuda.entry import add_lora, scale_outputs
-from loraplex.quant.formats import mxfp4
-from loraplex.quant.formats.specification import Linear
 from loraplex.quant.kernels.cuda.exact import multiply_exact
 from loraplex.quant.linears.cuda_experts import CudaExperts
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.torch_linear import TorchLinear
-from loraplex.quant.weights.weights import Float8Weight, IntegerWeight
+from loraplex.quant.weights.weights import CodedWeight
 from tests.lora.kernels.aligned_pages import align_pages
 from tests.lora.kernels.pages import random_table
 from tests.lora.signatures import LINEARS
-from tests.quant.kernels.weights import random_float8, random_integers
+from tests.quant.kernels.weights import random_float4, random_float8, random_integers
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .test_expert_lora import EXPERTS, INPUTS, LAYER, LAYERS, OUTPUTS, POPULARITY, RANKS, ROUTING
@@ -185,7 +183,7 @@ def test_rows_get_what_their_adapters_add_to_their_expert(
     assert torch.equal(found[untouched], y[untouched])
 
 
-WEIGHTS: dict[str, Callable[[int], list[IntegerWeight | Float8Weight]]] = {
+WEIGHTS: dict[str, Callable[[int], list[CodedWeight]]] = {
     "int4 g128": lambda seed: [random_integers(70, 256, 4, 2, symmetric=seed == 2, seed=seed)],
     "int4 g32 and int8": lambda seed: [
         random_integers(64, 96, 4, 3, seed=seed), random_integers(33, 96, 8, 3, seed=seed + 9)
@@ -193,16 +191,9 @@ WEIGHTS: dict[str, Callable[[int], list[IntegerWeight | Float8Weight]]] = {
     "int8 per channel": lambda seed: [random_integers(66, 131, 8, 1, seed=seed)],
     "float8 blocks": lambda seed: [random_float8(140, 300, (128, 128), seed=seed)],
     "float8 per channel": lambda seed: [random_float8(65, 64, (1, 64), seed=seed)],
-    "mxfp4": lambda seed: [mxfp4_weight(seed)],
+    "mxfp4": lambda seed: [random_float4(65, 96, seed=seed)],
 }  # fmt: skip
 """The parts of a linear of an expert, by its number."""
-
-
-def mxfp4_weight(seed: int) -> IntegerWeight | Float8Weight:
-    drawn = torch.Generator().manual_seed(seed)
-    blocks = torch.randint(0, 256, (65, 3, 16), dtype=torch.uint8, generator=drawn)
-    scales = torch.randint(122, 126, (65, 3), dtype=torch.uint8, generator=drawn)
-    return mxfp4.read(Linear("any", 65, 96), {"blocks": blocks, "scales": scales})
 
 
 SPREAD: dict[str, Callable[[int], torch.Tensor]] = {
@@ -240,7 +231,7 @@ def test_products_of_codes_are_the_definition(name: str, has_bias: bool) -> None
     methods, dense, biases = [], [], list[torch.Tensor | None]()
     for expert in range(5):
         parts = WEIGHTS[name](expert)
-        outputs, inputs = tuple(len(part.values) for part in parts), parts[0].shape[1]
+        outputs, inputs = tuple(part.shape[0] for part in parts), parts[0].shape[1]
         method = CudaPackedLinear(inputs, outputs, torch.bfloat16)
         given = [torch.randn(size).bfloat16() if has_bias and expert != 1 else None for size in outputs]
         for place, part in enumerate(parts):
@@ -268,8 +259,8 @@ def test_products_of_floats_are_the_definition(dtype: torch.dtype) -> None:
     check_products(CudaExperts(methods), dense, biases, dtype)
 
 
-def packed(*weights: IntegerWeight | Float8Weight) -> list[CudaPackedLinear]:
-    methods = [CudaPackedLinear(weight.shape[1], (len(weight.values),), torch.bfloat16) for weight in weights]
+def packed(*weights: CodedWeight) -> list[CudaPackedLinear]:
+    methods = [CudaPackedLinear(weight.shape[1], (weight.shape[0],), torch.bfloat16) for weight in weights]
     for method, weight in zip(methods, weights, strict=True):
         method.load(0, weight, None)
         method.finish()
@@ -283,5 +274,7 @@ def test_what_no_kernel_takes_is_refused() -> None:
         CudaExperts(packed(plain, ordered))
     with pytest.raises(ValueError, match="quantized in different ways"):
         CudaExperts(packed(plain, random_integers(64, 128, 8, 4)))
+    with pytest.raises(ValueError, match="quantized in different ways"):
+        CudaExperts(packed(random_integers(64, 128, 4, 4), random_float4(64, 128)))
     with pytest.raises(ValueError, match="stored in different ways"):
         CudaExperts([*packed(plain), floats])

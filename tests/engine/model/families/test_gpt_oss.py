@@ -11,7 +11,10 @@ from transformers import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
 from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.decoder_loader import DecoderLoader
+from loraplex.engine.model.loader import Checkpoint
 from loraplex.engine.model.operations.cpu import OPERATIONS
+from loraplex.quant.schemes.choose import choose_scheme
 
 from .parity import SHOWN, TOKENS, Shown, check_family, make_family
 
@@ -28,6 +31,21 @@ def test_mxfp4_experts_are_read_as_stored(tmp_path: Path) -> None:
     family = make_family(tmp_path, GptOssConfig(**SHAPE), ADAPTERS, change=in_mxfp4)
     check_family(family)
     SHOWN.append(Shown(ModelConfig.from_folder(family.base).architecture, stored="MXFP4"))
+
+
+@pytest.mark.parametrize("storage", [torch.float32, torch.bfloat16], ids=str)
+def test_mxfp4_experts_take_in_memory_what_they_take_in_the_file(tmp_path: Path, storage: torch.dtype) -> None:
+    """And five bytes an output: its bias, and zero points that are one for all blocks."""
+    base = make_family(tmp_path, GptOssConfig(**SHAPE), {}, change=in_mxfp4).base
+    config = ModelConfig.from_folder(base)
+    checkpoint = Checkpoint(base, config.spec)
+    decoder = DecoderLoader(config, checkpoint, choose_scheme(torch.device("cpu"), storage), storage).load(64)
+    stored = load_file(base / "model.safetensors")
+    expected = sum(tensor.nbytes for name, tensor in stored.items() if name.endswith(("_blocks", "_scales")))
+    expected += 5 * sum(tensor[..., 0, 0].numel() for name, tensor in stored.items() if name.endswith("_blocks"))
+    experts = [layer.feed_forward for layer in decoder.layers]
+    methods = [linear.method for one in experts for side in (one.inputs, one.outputs) for linear in side.linears]
+    assert sum(method.weight_bytes() for method in methods) == expected
 
 
 @pytest.mark.parametrize("inputs", [24, 20])
