@@ -104,7 +104,7 @@ class ModelConfig:
 
     def input_widths(self) -> set[int]:
         """Inputs of the layers' linears."""
-        return {linear.inputs for layer in self.spec.layers for linear in layer.linears()}
+        return {linear.inputs for layer in self.spec.layers for linear in (*layer.linears(), *layer.expert_linears())}
 
 
 def base_signature(folder: str | Path) -> BaseSignature:

@@ -1,4 +1,5 @@
-"""The inputs that a layer's linears read: which linears read each of them, and which norm or linear makes it."""
+"""The inputs that linears of a layer read which may be quantized: which linears read each of them, and which norm or
+linear makes it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -50,11 +51,22 @@ def place_of(group: Sequence[LinearSpec]) -> str:
 
 
 def inputs_of(spec: ModelSpec, layer: int) -> tuple[LayerInput, ...]:
-    """Of the layer, in the order in which they are computed."""
+    """Of the layer, in the order in which they are computed, without what routers and others in float32 alone read. An
+    expert's inputs are at the path of the first linear that reads them."""
     own = spec.layers[layer]
     made = dict(_made(own, layer in spec.read_by_others()))
-    groups = ((place_of(group), group) for group in own.linear_groups())
-    return tuple(LayerInput(place, group, *made.get(place, ())) for place, group in groups)
+    mixture = own.feed_forward if isinstance(own.feed_forward, ExpertsSpec) else None
+    exact = () if mixture is None else mixture.exact_linears()
+    groups = ((place_of(group), group) for group in own.linear_groups() if group[0] not in exact)
+    inputs = tuple(LayerInput(place, group, *made.get(place, ())) for place, group in groups)
+    return inputs if mixture is None else (*inputs, *_of_experts(mixture))
+
+
+def _of_experts(mixture: ExpertsSpec) -> Iterator[LayerInput]:
+    """The norm before them is the router's too, and stays as it is: so does what is routed where."""
+    for expert in mixture.experts():
+        yield LayerInput(expert.inputs[0].path, expert.inputs)
+        yield LayerInput(expert.output.path, (expert.output,), _feed_forward_maker(expert))
 
 
 def _made(layer: LayerSpec, has_readers: bool) -> Iterator[tuple[str, tuple[Maker, tuple[int, int] | None]]]:
@@ -66,10 +78,10 @@ def _made(layer: LayerSpec, has_readers: bool) -> Iterator[tuple[str, tuple[Make
     mixer = layer.mixer
     if isinstance(mixer, AttentionSpec) and not has_readers and _passes_values(mixer):
         yield place_of((mixer.output,)), (mixer.inputs[-1], (mixer.num_kv_heads, mixer.head_dim))
-    feed_forward = layer.feed_forward
-    maker = None if isinstance(feed_forward, ExpertsSpec) else _feed_forward_maker(feed_forward)
-    if maker is not None:
-        yield place_of(feed_forward.groups()[-1]), (maker, None)
+    for feed_forward in layer.feed_forward.feed_forwards():
+        maker = _feed_forward_maker(feed_forward)
+        if maker is not None:
+            yield place_of((feed_forward.output,)), (maker, None)
 
 
 def _passes_values(mixer: AttentionSpec) -> bool:
@@ -80,6 +92,8 @@ def _passes_values(mixer: AttentionSpec) -> bool:
 
 def _feed_forward_maker(feed_forward: FeedForwardSpec) -> LinearSpec | None:
     """Gate multiplies up channel by channel. ReLU of what is divided is its result divided; others bend."""
+    if feed_forward.activation == "clamped_swiglu":  # what is multiplied is clamped, and 1 more than it was
+        return None
     if feed_forward.is_gated:
         return feed_forward.inputs[1] if len(feed_forward.inputs) == 2 else None
     return feed_forward.inputs[0] if feed_forward.activation == "relu" else None

@@ -91,6 +91,11 @@ class Checkpoint:
         """In its file."""
         return self._files[name].name
 
+    @property
+    def is_stacked(self) -> bool:
+        """Whether tensors hold all experts of a layer."""
+        return any(stored.part is not None for stored in self._files.values())
+
     def left_out_from(self, start: str) -> bool:
         """Whether there is anything that is not served, and whose name begins so."""
         return any(name.startswith(start) for name in self._others)

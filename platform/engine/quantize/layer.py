@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import torch
 
@@ -25,6 +26,8 @@ UNCLIPPED = ("q_proj", "k_proj", "c_attn", "qkv_proj")
 
 Statistics = Mapping[str, InputStatistics]
 """By the place of an input."""
+LEAST_TOKENS: Final = 32
+"""Linears that read fewer are rounded to nearest: what so few activations say would fit them, and not the others."""
 Dtypes = Mapping[str, torch.dtype]
 """What the checkpoint stores each tensor in."""
 
@@ -37,6 +40,8 @@ class QuantizedLayer:
     """The other tensors by name, in the dtype they are stored in."""
     scales: dict[str, torch.Tensor]
     """By the place of an input, what AWQ multiplied the linears' inputs by, [in] float32; none elsewhere."""
+    unseen: tuple[str, ...] = ()
+    """Linears that a recipe which reads activations rounded to nearest, as fewer than LEAST_TOKENS tokens came."""
 
     def tensors(self) -> LayerTensors:
         """What a reader makes of it, float32, anew each time."""
@@ -51,8 +56,8 @@ def quantize_layer(
     if recipe.scheme == "awq":
         return _awq(tensors, stored, statistics, recipe, inputs)
     if recipe.scheme == "gptq":
-        weights = _gptq(tensors, statistics, recipe, inputs)
-        return QuantizedLayer(weights, _floats(tensors, stored, inputs), {})
+        weights, unseen = _gptq(tensors, statistics, recipe, inputs)
+        return QuantizedLayer(weights, _floats(tensors, stored, inputs), {}, tuple(unseen))
     return round_layer(tensors, stored, recipe, inputs)
 
 
@@ -72,18 +77,24 @@ def linears_of(inputs: Sequence[LayerInput]) -> list[str]:
 
 def _gptq(
     tensors: LayerTensors, statistics: Statistics, recipe: Recipe, inputs: Sequence[LayerInput]
-) -> dict[str, IntegerWeight | Float8Weight]:
-    """Linears that read the same input are rounded as one: their outputs know nothing of each other."""
+) -> tuple[dict[str, IntegerWeight | Float8Weight], list[str]]:
+    """The weights, and which linears are unseen. Linears that read the same input are rounded as one: their outputs
+    know nothing of each other."""
     grid, group_size = _grouped(recipe)
     weights: dict[str, IntegerWeight | Float8Weight] = {}
+    unseen: list[str] = []
     for at in inputs:
-        linears = linears_of([at])
+        linears, seen = linears_of([at]), statistics[at.place]
         parts = [tensors[f"{linear}.weight"] for linear in linears]
         with _named(", ".join(linears)):
-            hessian, order = statistics[at.place].hessian, recipe.activation_order
-            rounded = round_with_hessian(torch.cat(parts), hessian, grid, group_size, activation_order=order)
+            if seen.num_rows < LEAST_TOKENS:
+                unseen += linears
+                weights |= {linear: recipe.nearest(part) for linear, part in zip(linears, parts, strict=True)}
+                continue
+            order = recipe.activation_order
+            rounded = round_with_hessian(torch.cat(parts), seen.hessian, grid, group_size, activation_order=order)
         weights |= zip(linears, _split_outputs(rounded, [len(part) for part in parts]), strict=True)
-    return weights
+    return weights, unseen
 
 
 def _split_outputs(weight: IntegerWeight, sizes: list[int]) -> list[IntegerWeight]:
@@ -101,26 +112,33 @@ def _awq(
         if at.maker is not None:
             scales[at.place] = _search(at, tensors, stored, statistics[at.place], recipe)
     weights: dict[str, IntegerWeight | Float8Weight] = {}
+    unseen: list[str] = []
     for at in inputs:
-        products = group_products(statistics[at.place].rows / scales.get(at.place, 1), _grouped(recipe)[1])
+        seen, products = statistics[at.place], None
+        if seen.num_rows < LEAST_TOKENS:
+            unseen += linears_of([at])
+        else:
+            products = group_products(seen.rows / scales.get(at.place, 1), _grouped(recipe)[1])
         for linear in linears_of([at]):
             change = partial(folded, f"{linear}.weight", scales=scales, inputs=inputs)
             with _named(linear):
                 weights[linear] = _clipped(linear, tensors[f"{linear}.weight"], products, recipe, change)
     floats = {name: folded(name, tensors[name], scales, inputs) for name in _float_names(tensors, inputs)}
-    return QuantizedLayer(weights, _floats(floats, stored, inputs), scales)
+    return QuantizedLayer(weights, _floats(floats, stored, inputs), scales, tuple(unseen))
 
 
 def _clipped(
-    linear: str, weight: torch.Tensor, products: torch.Tensor, recipe: Recipe, fold: Callable[..., torch.Tensor]
+    linear: str, weight: torch.Tensor, products: torch.Tensor | None, recipe: Recipe, fold: Callable[..., torch.Tensor]
 ) -> IntegerWeight:
-    """A few outputs after the others: each is folded, clipped and rounded by itself."""
+    """A few outputs after the others: each is folded, clipped and rounded by itself. products: None clips nothing."""
     grid, _ = _grouped(recipe)
     parts, step = [], outputs_at_once(weight)
     for first in range(0, len(weight), step):
         rows = slice(first, first + step)
         part = fold(tensor=weight[rows], rows=rows)
-        rounded = recipe.nearest(part if linear.endswith(UNCLIPPED) else clip(part, products, grid))
+        if products is not None and not linear.endswith(UNCLIPPED):
+            part = clip(part, products, grid)
+        rounded = recipe.nearest(part)
         assert isinstance(rounded, IntegerWeight)
         parts.append(rounded)
     fields = zip(*((part.values, part.scales, part.zeros) for part in parts), strict=True)
@@ -132,6 +150,8 @@ def _search(
     at: LayerInput, tensors: LayerTensors, stored: Dtypes, statistics: InputStatistics, recipe: Recipe
 ) -> torch.Tensor:
     grid, group_size = _grouped(recipe)
+    if statistics.num_rows < LEAST_TOKENS:
+        return torch.ones(at.linears[0].inputs, device=statistics.rows.device)
     weights = (tensors[f"{linear}.weight"] for linear in linears_of([at]))
     magnitudes = at.shared(statistics.magnitudes.to(statistics.rows.device))
     scales = search_scales(weights, statistics.rows, magnitudes, grid, group_size)

@@ -26,4 +26,7 @@ class QuantizationReport:
     perplexity_before: float
     perplexity_after: float
     layers: list[LayerError]
+    unseen: list[str]
+    """Linears that were rounded to nearest, as too few tokens of the calibration text came to them: of experts that few
+    tokens are routed to."""
     seconds: float

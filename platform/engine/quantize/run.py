@@ -1,19 +1,19 @@
 """quantize_checkpoint: from a float checkpoint to a quantized one, layer by layer.
 
-In memory at a time: one linear in float32, a quantized form of its layer, what calibration saw at the layer's four
-inputs, the hidden states of the text, and one shard of the result. The checkpoint itself stays in its mapped files.
+In memory at a time: one linear in float32, a quantized form of its layer, what calibration saw at the layer's inputs
+(of experts: what all of them read, and the inputs of one), the hidden states of the text, and one shard of the result.
+The checkpoint itself stays in its mapped files.
 """
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from loraplex.quant.calibrate.activations import InputStatistics
 from loraplex.quant.config.config import KEYS
 from loraplex.quant.weights.export import exported_tensors, quantization_config
 from loraplex.quant.weights.recipe import Recipe, choose_recipe
@@ -21,11 +21,10 @@ from loraplex.quant.weights.rounding import check_group_size
 
 from ..model.config import ModelConfig, read_json
 from ..model.description.config_fields import DTYPES
-from ..model.description.feed_forward import ExpertsSpec
 from ..model.description.spec import HeadSpec, LinearSpec
 from ..model.expected import layer_path
 from ..model.folder import FOLDED_DIGEST, FOLDED_SCALES
-from ..model.layer_inputs import LayerInput, inputs_of, place_of
+from ..model.layer_inputs import LayerInput, inputs_of
 from ..model.loader import Checkpoint
 from ..text.tokenizer import Tokenizer
 from .ends import End, embed_tokens
@@ -35,6 +34,7 @@ from .names import ignored_modules, module_name
 from .options import QuantizeOptions
 from .plain.forward import LayerForward, LayerTensors, layer_forward
 from .report import LayerError, QuantizationReport
+from .statistics import LayerStatistics
 from .streams import Stream
 from .text import Sequences, calibration_sequences
 from .writer import CheckpointWriter, check_output, new_checkpoint
@@ -53,7 +53,7 @@ def open_unquantized(folder: Path) -> tuple[ModelConfig, Checkpoint]:
     config = ModelConfig.from_folder(folder)
     checkpoint = Checkpoint(folder, config.spec)
     checkpoint.verify(config)
-    _require_streams(config)
+    _require_streams(config, checkpoint)
     if config.why_silent:
         what = config.architecture + (", an encoder," if config.spec.head is None else "")
         raise ValueError(
@@ -62,10 +62,14 @@ def open_unquantized(folder: Path) -> tuple[ModelConfig, Checkpoint]:
     return config, checkpoint
 
 
-def _require_streams(config: ModelConfig) -> None:
+def _require_streams(config: ModelConfig, checkpoint: Checkpoint) -> None:
     spec = config.spec
-    if any(isinstance(layer.feed_forward, ExpertsSpec) for layer in spec.layers):
-        raise ValueError(f"{config.architecture} has experts, which are not quantized to a checkpoint here")
+    if checkpoint.is_stacked:
+        raise ValueError(
+            f"{config.architecture} in {checkpoint.folder} stores all experts of a layer in one tensor, for which "
+            "quantized checkpoints have no names; it is not quantized to a checkpoint here: serve it with "
+            "--quantization int8, fp8 or int4, which quantizes its experts as they are loaded"
+        )
     if spec.read_by_others() or spec.token_inputs is not None:
         raise ValueError(
             f"{config.architecture} of this config.json has layers that read keys and values of other layers, or "
@@ -113,6 +117,7 @@ def quantize_checkpoint(
         perplexity_before=before,
         perplexity_after=after,
         layers=errors,
+        unseen=layers.unseen,
         seconds=time.perf_counter() - started,
     )
 
@@ -154,6 +159,8 @@ class _Layers:
         self._config, self._checkpoint, self._recipe, self._device = config, checkpoint, recipe, device
         self.facts: dict[str, str] = {}
         """That config.json of what is written must have, once it is."""
+        self.unseen: list[str] = []
+        """As of a report."""
         embed = partial(embed_tokens, config.spec, checkpoint, self._embedding())
         self._calibration = Stream(sequences.calibration, embed) if recipe.reads_activations else None
         self._exact, self._quantized = (Stream(sequences.held_out, embed) for _ in range(2))
@@ -171,6 +178,8 @@ class _Layers:
             quantized, error = self._layer(layer)
             errors.append(error)
             writer.add(self._exported(layer, quantized))
+            prefix = layer_path(self._config.spec, layer)
+            self.unseen += [module_name(self._checkpoint, f"{prefix}{linear}") for linear in quantized.unseen]
             scales |= {f"layers.{layer}.{place}": found.cpu() for place, found in quantized.scales.items()}
         if scales:
             self.facts[FOLDED_DIGEST] = writer.add_file(FOLDED_SCALES, scales)
@@ -215,11 +224,8 @@ class _Layers:
         if self._calibration is None:
             return {}
         rows, with_hessian = self._calibration.num_tokens, self._recipe.scheme == "gptq"
-        statistics = {
-            place_of(group): InputStatistics(group[0].inputs, rows, with_hessian=with_hessian)
-            for group in forward.spec.linear_groups()
-        }
-        self._calibration.observe(forward, tensors, lambda place, x: statistics[place].add(x))
+        statistics = LayerStatistics(forward, tensors, rows, with_hessian)
+        self._calibration.observe(forward, tensors, statistics.add)
         return statistics
 
     def _nearest_error(
@@ -264,7 +270,7 @@ def _recipe(options: QuantizeOptions, config: ModelConfig) -> Recipe:
         activation_order=options.activation_order,
     )
     if recipe.group_size is not None:
-        widths = tuple(dict.fromkeys(linear.inputs for layer in config.spec.layers for linear in layer.linears()))
+        widths = tuple(dict.fromkeys(linear.inputs for _, linear in _quantized(config)))
         for inputs in widths:
             check_group_size(recipe.group_size, inputs, widths)
     return recipe
@@ -278,13 +284,16 @@ def _device(asked: str) -> torch.device:
 
 def _expected_bytes(config: ModelConfig, checkpoint: Checkpoint, recipe: Recipe) -> int:
     """Of the quantized checkpoint's weights."""
-    linears = {
-        f"{layer_path(config.spec, number)}{linear.path}.weight": linear
-        for number, layer in enumerate(config.spec.layers)
-        for linear in layer.linears()
-    }
+    linears = {f"{path}{linear.path}.weight": linear for path, linear in _quantized(config)}
     whole = sum(_linear_bytes(linear, recipe) - checkpoint.tensor(name).nbytes for name, linear in linears.items())
     return whole + _bytes(checkpoint)
+
+
+def _quantized(config: ModelConfig) -> Iterator[tuple[str, LinearSpec]]:
+    """The path of its layer, and each linear."""
+    for layer in range(config.num_layers):
+        for at in inputs_of(config.spec, layer):
+            yield from ((layer_path(config.spec, layer), linear) for linear in at.linears)
 
 
 def _linear_bytes(linear: LinearSpec, recipe: Recipe) -> int:

@@ -30,6 +30,10 @@ class InputStatistics:
             self._products = self._products.to(x.device).addmm_(x.T, x)
 
     @property
+    def num_rows(self) -> int:
+        return self._count
+
+    @property
     def magnitudes(self) -> torch.Tensor:
         """[in] float32: the mean of |x|."""
         return (self._magnitudes / self._count).float()

@@ -14,6 +14,7 @@ from ..kernels.cuda.guard import require
 from ..kernels.cuda.layout import PackedWeight
 from .cuda_packed import CudaPackedLinear
 from .dequantized import DequantizedLinear
+from .scaled_input import ScaledInputLinear
 from .scheme import LinearMethod
 from .torch_linear import TorchLinear
 
@@ -25,6 +26,12 @@ class CudaExperts:
         """methods [E], finished. ValueError for weights that no kernel takes so."""
         self._inputs = methods[0].in_features
         self._outputs = sum(methods[0].out_features)
+        scaled = [method for method in methods if isinstance(method, ScaledInputLinear)]
+        if scaled and len(scaled) < len(methods):
+            raise ValueError("experts of one layer, some of whose inputs AWQ scaled")
+        self._factors = torch.stack([method.inverse for method in scaled]) if scaled else None
+        """[E, in], what the inputs of each are multiplied by."""
+        methods = [method.method for method in scaled] or methods
         plain = [method.inner[0] if isinstance(method, DequantizedLinear) else method for method in methods]
         floats = [method for method in plain if isinstance(method, TorchLinear)]
         packed = [method for method in plain if isinstance(method, CudaPackedLinear)]
@@ -39,9 +46,18 @@ class CudaExperts:
         """x [T, in] if `by_token`, else [P, in], contiguous -> [P, out]."""
         y = torch.empty(len(rows.pairs), self._outputs, dtype=x.dtype, device=x.device)
         require(x.is_contiguous() and x.shape[1] == self._inputs, f"x must be contiguous rows of {self._inputs} inputs")
+        if self._factors is not None:
+            x, by_token = self._scaled(x, rows, by_token), False
         for product in self._products if len(y) else ():
             product.launch(y, x, rows, by_token)
         return y
+
+    def _scaled(self, x: torch.Tensor, rows: GroupedRows, by_token: bool) -> torch.Tensor:
+        """[P, in]"""
+        assert self._factors is not None
+        owners = rows.experts.view(-1).index_select(0, rows.pairs)
+        x = x.index_select(0, rows.pairs // rows.per_token) if by_token else x
+        return x * self._factors.index_select(0, owners).to(x.dtype)
 
 
 class _Floats:

@@ -30,6 +30,11 @@ class ScaledInputLinear:
     def method(self) -> LinearMethod:
         return self.inner[0]
 
+    @property
+    def inverse(self) -> torch.Tensor:
+        """[in] float32, what inputs are multiplied by."""
+        return self._inverse
+
     def load(self, part: int, weight: Weight, bias: torch.Tensor | None) -> None:
         self.method.load(part, weight, bias)
 

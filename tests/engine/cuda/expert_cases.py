@@ -16,6 +16,8 @@ from transformers import (
 )
 
 from loraplex import SamplingParams
+from loraplex.engine.quantize.options import QuantizeOptions
+from loraplex.engine.quantize.run import quantize_checkpoint
 from tests.checkpoints import make_adapter
 from tests.engine.cuda_engine import cuda
 from tests.engine.model.families.expert_adapters import make_expert_adapter
@@ -104,12 +106,18 @@ def test_sums_vectors_and_few_experts_are_the_cpus(tmp_path: Path, prompts: list
     assert told(outputs[1]) == pytest.approx(told(outputs[0]), abs=1e-4)
 
 
-@pytest.mark.parametrize("quantization", ["int4", "int8"])
+@pytest.mark.parametrize("quantization", ["int4", "int8", "awq"])
 def test_quantized_experts_are_close_to_the_cpus(quantization: str, tmp_path: Path, prompts: list[list[int]]) -> None:
     base = make_base(tmp_path / "base", CONFIGS["qwen3"])
     own = {"experts": make_expert_adapter(tmp_path / "experts", base, rank=4, others=())}
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
-    settings: dict[str, Any] = {"quantization": quantization, "dtype": "bfloat16", "adapter_memory": 8 << 20}
+    settings: dict[str, Any] = {"dtype": "bfloat16", "adapter_memory": 8 << 20}
+    if quantization == "awq":
+        options = QuantizeOptions(scheme="awq", group_size=32, calibration_tokens=1536)
+        quantize_checkpoint(base, tmp_path / "awq", options)
+        base = tmp_path / "awq"
+    else:
+        settings["quantization"] = quantization
     one, other = [
         torch.tensor(told(run(llm, prompts, (None, "experts", "experts", None), params)))
         for llm in on_both(base, own, **settings)

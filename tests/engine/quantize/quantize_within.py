@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from loraplex.engine.model.config import ModelConfig
+from loraplex.engine.model.description.feed_forward import ExpertsSpec
 from loraplex.engine.quantize.options import QuantizeOptions
 from loraplex.engine.quantize.run import quantize_checkpoint
 from loraplex.quant.calibrate.awq import CHUNK_WEIGHTS
@@ -29,9 +30,12 @@ def _quantize(base: str) -> int:
 
 
 def _text_bytes(base: str) -> int:
-    """Hidden states, what the four inputs of a layer saw of the text, what it makes of a batch of it, and the floats of
-    the weights that are compared at a time."""
+    """Hidden states, what the inputs of a layer saw of the text (four, of a mixture those of one expert and what all of
+    them read), what it makes of a batch of it, and the floats of the weights that are compared at a time."""
     config = ModelConfig.from_folder(Path(base))
-    hidden, inner = config.hidden_size, config.spec.layers[0].feed_forward.size
-    streams, seen, made = 2 * TOKENS * hidden, TOKENS * (3 * hidden + inner), TOKENS * (4 * hidden + 4 * inner)
+    hidden, feed_forward = config.hidden_size, config.spec.layers[0].feed_forward
+    is_mixture = isinstance(feed_forward, ExpertsSpec)
+    inner = feed_forward.expert.size if isinstance(feed_forward, ExpertsSpec) else feed_forward.size
+    streams, made = 2 * TOKENS * hidden, TOKENS * (4 * hidden + 4 * inner)
+    seen = TOKENS * ((4 if is_mixture else 3) * hidden + inner)
     return 4 * (streams + seen + made + 8 * CHUNK_WEIGHTS)

@@ -19,7 +19,7 @@ from loraplex.quant.storage.packed_file import BrokenPackedFile, PackedReader, P
 from loraplex.quant.weights.online import OnlineQuantization
 from loraplex.quant.weights.weights import Float8Inputs, Weight
 
-from ..kernels.weights import random_float8, random_integers
+from ..kernels.weights import random_float4, random_float8, random_integers
 
 CPU = torch.device("cpu")
 INPUTS, ROWS = 256, (80, 48)
@@ -60,6 +60,7 @@ STORED: dict[str, Callable[[], LinearMethod]] = {
     "int8": lambda: finished(integers(8, 1)),
     "two widths": lambda: finished([integers(4, 2)[0], integers(8, 2)[1]]),
     "blocks of float8": lambda: finished(float8(32, 64)),
+    "mxfp4": lambda: finished([random_float4(rows, INPUTS) for rows in ROWS]),
     "float8 by float8": lambda: finished(float8(inputs=Float8Inputs())),
     "float8 by float8, without a bias": lambda: finished(float8(inputs=Float8Inputs()), bias=False),
     "side by side": lambda: finished([integers(4, 2)[0], float8(inputs=Float8Inputs())[1]]),

@@ -178,6 +178,10 @@ class ExpertsSpec:
         gate = () if self.shared_gate is None else ((self.shared_gate,),)
         return ((self.routing.router,), *shared, *gate)
 
+    def exact_linears(self) -> tuple[LinearSpec, ...]:
+        """Those in float32, whatever the others are stored in."""
+        return (self.routing.router, *(() if self.shared_gate is None else (self.shared_gate,)))
+
     def feed_forwards(self) -> tuple[FeedForwardSpec, ...]:
         """Those that all tokens pass through."""
         return () if self.shared is None else (self.shared,)

@@ -38,6 +38,10 @@ def plain_linear(tensors: LayerTensors, name: str, x: torch.Tensor) -> torch.Ten
     return F.linear(x, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
 
 
+def routed_place(spec: ExpertsSpec) -> str:
+    return f"{spec.path}.weights"
+
+
 KeysAndValues = tuple[torch.Tensor, torch.Tensor]
 """[S, KV heads, L, D] each, as scores and sums take them."""
 
@@ -55,7 +59,8 @@ class Beside:
 Linear = Callable[[LayerTensors, str, torch.Tensor], torch.Tensor]
 """What `plain_linear` is: the linear `name` of the layer on x [S, L, in]."""
 Observe = Callable[[str, torch.Tensor], None]
-"""Gets the name of each input of the layer's linears and what was read there, [S * L, in]."""
+"""Gets the name of each input of the layer's linears and what was read there, [S * L, in]. What all experts read is at
+their path, and how much each of them counts, [S * L, experts], at `routed_place`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,11 @@ class LayerForward:
     """Cosines and sines [at least L, turned dimensions / 2]; None: the layer knows no positions."""
     device: torch.device = CPU
     linear: Linear = plain_linear
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether a linear takes any rows by themselves, and not whole sequences alone."""
+        return self.linear is plain_linear
 
     def apply(
         self, tensors: LayerTensors, x: torch.Tensor, observe: Observe | None = None, beside: Beside | None = None
@@ -138,22 +148,34 @@ class LayerForward:
         logits = self._group(tensors, (spec.routing.router,), judged, see)
         correction = None if spec.routing.correction is None else tensors[spec.routing.correction]
         weights = expert_weights(spec.routing, logits.float(), correction)
+        see(spec.path, x.flatten(0, 1))
+        see(routed_place(spec), weights.flatten(0, 1))
         if spec.routing.factors is not None:
             weights = weights * tensors[spec.routing.factors]
         given = torch.zeros_like(x)
         for number, expert in enumerate(spec.experts()):
-            if bool(weights[..., number].any()):
-                own = self._feed_forward(tensors, expert, x, see)
-                given += own * weights[..., number, None].to(x)
+            own = weights[..., number]
+            rows = own != 0
+            if not self.reads_rows:
+                rows = torch.full_like(rows, bool(rows.any()))
+            if bool(rows.any()):
+                read = x[rows][None] if self.reads_rows else x
+                made = self._feed_forward(tensors, expert, read, lambda place, rows: None)
+                given[rows] += made.view(-1, made.shape[-1]) * own[rows][:, None].to(x)
         return given
 
     def _feed_forward(
         self, tensors: LayerTensors, spec: FeedForwardSpec, x: torch.Tensor, see: Observe
     ) -> torch.Tensor:
+        return self._group(tensors, (spec.output,), self.inner(tensors, spec, x, see), see)
+
+    def inner(
+        self, tensors: LayerTensors, spec: FeedForwardSpec, x: torch.Tensor, see: Observe = lambda place, rows: None
+    ) -> torch.Tensor:
+        """x [S, L, C] -> what the last linear of a feed-forward reads."""
         inner = self._group(tensors, spec.inputs, x, see)
         apply = _multiply_gate if spec.is_gated else _activate
-        inner = apply(inner, spec.activation)
-        return self._group(tensors, (spec.output,), inner, see)
+        return apply(inner, spec.activation)
 
     def _delta_net(self, tensors: LayerTensors, spec: DeltaNetSpec, x: torch.Tensor, see: Observe) -> torch.Tensor:
         mixed = delta_rule(spec, tensors, self._group(tensors, spec.inputs, x, see))

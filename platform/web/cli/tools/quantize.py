@@ -18,6 +18,8 @@ from ...units import size_words
 
 Scheme = Literal["awq", "gptq", "int8", "fp8"]
 Switch = bool | None
+UNSEEN_SHOWN = 6
+"""Names in a warning."""
 
 
 def quantize(
@@ -104,4 +106,11 @@ def _print(report: QuantizationReport) -> None:
     change = f"{after / before - 1:+.2%}"
     console.print(f"perplexity  {before:.3f} -> {after:.3f} ({change}) on {report.held_out_tokens:,} held-out tokens")
     console.print(f"size        {size_words(report.bytes_before)} -> {size_words(report.bytes_after)}")
+    if report.unseen:
+        first = ", ".join(report.unseen[:UNSEEN_SHOWN]) + (", …" if len(report.unseen) > UNSEEN_SHOWN else "")
+        console.print(
+            f"[yellow]![/] {len(report.unseen):,} linears of experts are rounded to nearest, as too few tokens of the "
+            f"text were routed to them ({first}). Give more --calibration text, like the model's work",
+            soft_wrap=True,
+        )
     console.print(f"[green]✓[/] {report.output} written in {report.seconds:.0f} s", soft_wrap=True)

@@ -183,9 +183,13 @@ def test_routing_that_the_family_has_not_is_refused_by_name(
     assert all(isinstance(layer.feed_forward, ExpertsSpec) for layer in spec.layers)
 
 
-def test_recipes_that_calibrate_are_refused_by_the_familys_name(base: Path) -> None:
-    with pytest.raises(ValueError, match="Qwen3MoeForCausalLM has experts, which are not quantized to a checkpoint"):
-        open_unquantized(base)
+def test_one_tensor_for_all_experts_is_not_quantized_to_a_checkpoint(base: Path, tmp_path: Path) -> None:
+    open_unquantized(base)
+    folder = changed(base, tmp_path / "stacked", stack)
+    with pytest.raises(
+        ValueError, match=r"Qwen3MoeForCausalLM in .*/stacked stores all experts of a layer in one tensor"
+    ):
+        open_unquantized(folder)
 
 
 def test_every_expert_is_expected_by_its_own_name(base: Path) -> None:

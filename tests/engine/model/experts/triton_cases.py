@@ -21,6 +21,7 @@ from loraplex.lora.kernels.cuda.entry import add_lora, scale_outputs
 from loraplex.quant.kernels.cuda.exact import multiply_exact
 from loraplex.quant.linears.cuda_experts import CudaExperts
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
+from loraplex.quant.linears.scaled_input import ScaledInputLinear
 from loraplex.quant.linears.torch_linear import TorchLinear
 from loraplex.quant.weights.weights import CodedWeight
 from tests.lora.kernels.aligned_pages import align_pages
@@ -242,6 +243,21 @@ def test_products_of_codes_are_the_definition(name: str, has_bias: bool) -> None
         found = [bias for bias in given if bias is not None]
         biases.append(torch.cat(found) if found else None)
     check_products(CudaExperts(methods), dense, biases, torch.bfloat16)
+
+
+def test_inputs_that_awq_scaled_are_divided_for_each_expert() -> None:
+    torch.manual_seed(1)
+    methods, dense = [], []
+    for expert in range(5):
+        weight, scales = random_integers(70, 256, 4, 2, seed=expert), torch.exp2(torch.randint(-3, 4, (256,)).float())
+        method = ScaledInputLinear(CudaPackedLinear(256, (70,), torch.bfloat16), scales)
+        method.load(0, weight, None)
+        method.finish()
+        methods.append(method)
+        dense.append((weight.dequantized() / scales).double())
+    check_products(CudaExperts(methods), dense, [None] * 5, torch.bfloat16)
+    with pytest.raises(ValueError, match="some of whose inputs AWQ scaled"):
+        CudaExperts([methods[0], methods[1].method])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
