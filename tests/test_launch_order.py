@@ -45,13 +45,13 @@ CASES: dict[str, Case] = {
     "decode": (lambda number: attend(BF16, 128, *DECODE), attention, "attend", KEYS),
     "decode of 8 bits": (lambda number: attend(E4M3, 128, *DECODE), attention, "attend", (*KEYS, "scales")),
     "prefill": (lambda number: attend(BF16, 128, *LONG), attention, "attend", KEYS),
-    "parts of a decode": (lambda number: attend(BF16, 128, 1, 1), attention, "merge", ("sums", "states")),
+    "parts of a decode": (lambda number: attend(BF16, 128, 1, 1), attention, "attend", (*KEYS, "sums", "states")),
     "rope and write": (lambda number: rotate(BF16), attention, "rotate_and_write", ("heads",)),
     "norm": (lambda number: run_norm(4096, "add_rms_norm"), norm, "norm", ("x", "residual")),
     "gate": (lambda number: run_gate(14336, "multiply_gate"), gate, "gate", ("gate_up",)),
 }
 LAUNCHED = {lora: ("shrink", "expand"), linear: ("multiply", "add_splits"), norm: ("norm",), gate: ("gate",)}
-LAUNCHED |= {attention: ("attend", "merge", "rotate_and_write")}
+LAUNCHED |= {attention: ("attend", "rotate_and_write")}
 
 
 def compile_case(name: str, architecture: int, monkeypatch: pytest.MonkeyPatch) -> Any:

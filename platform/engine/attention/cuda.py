@@ -31,7 +31,7 @@ from .kernels.cuda.launch import (
     plan_attend,
     write_heads,
 )
-from .kernels.cuda.tiles import MOST_SPLITS, is_uneven, partial_rows
+from .kernels.cuda.tiles import MOST_SPLITS, PARTIAL_TOKENS, is_uneven, partial_rows
 from .layer import owner
 from .mixed import MixedAttention
 
@@ -98,7 +98,8 @@ class CudaAttention:
         self._heads = [Head(float(layer.scale), float(layer.soft_cap or 0), layer.window or 0) for layer in self.layers]
         rows = partial_rows(max_tokens), self.num_heads
         sums, states = (torch.empty(*rows, width, device=device) for width in (head_dim, 2))
-        self._partials = Partials(sums, states)
+        arrivals = torch.zeros(PARTIAL_TOKENS, self.num_kv_heads, dtype=torch.int32, device=device)
+        self._partials = Partials(sums, states, arrivals)
 
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, batch: Batch) -> None:
         self._write(layer, key[:, :0], torch.cat((key, value), dim=1), Turn(), batch)

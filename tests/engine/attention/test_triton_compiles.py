@@ -10,6 +10,7 @@ from loraplex.engine.attention.kernels.cuda import launch
 from loraplex.engine.attention.kernels.cuda.tiles import PARTIAL_TOKENS, choose_tile
 from tests.ahead_of_time import MATRIX_UNITS, CompileOnly, compile_for, compile_only, resources
 from tests.cards import CARDS, ROOMY
+from tests.launch_order import reads_of
 
 BF16, E4M3, E5M2, INT8 = torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
 HEADS, KV_HEADS, BLOCK = 32, 8, 16
@@ -26,7 +27,7 @@ below, and of each kind of step what took most registers on each architecture wh
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
-    return compile_only(monkeypatch, dict.fromkeys(("attend", "merge", "rotate_and_write"), launch))
+    return compile_only(monkeypatch, dict.fromkeys(("attend", "rotate_and_write"), launch))
 
 
 def empty_layer(dtype: torch.dtype, size: int, static: bool = False) -> launch.LayerCache:
@@ -41,7 +42,8 @@ def attend(
     soft_cap: float = 0.0, static: bool = False, uneven: bool = False, sinks: bool = False, scale: float = 0.125,
 ) -> None:  # fmt: skip
     query = torch.empty(tokens, HEADS, size, dtype=BF16)
-    partials = launch.Partials(*(torch.empty(PARTIAL_TOKENS, HEADS, width) for width in (size, 2)))
+    sums, states = (torch.empty(PARTIAL_TOKENS, HEADS, width) for width in (size, 2))
+    partials = launch.Partials(sums, states, torch.empty(PARTIAL_TOKENS, KV_HEADS, dtype=torch.int32))
     table, starts = torch.empty(sequences, blocks, dtype=torch.int32), torch.empty(sequences + 1, dtype=torch.int32)
     head, layer = launch.Head(scale, soft_cap, window), empty_layer(dtype, size, static)
     of_heads = torch.empty(HEADS) if sinks else None
@@ -106,13 +108,12 @@ def test_decodes_that_share_their_keys_out_spill_nothing(
     compile_for(architecture)
     for sequences, uneven in ((64, True), (1, False), (2047, True)):
         attend(dtype, size, sequences, sequences, uneven=uneven, static=static)
-    for name in ("attend", "merge"):
-        kernel, *others = kernels[name].compiled
-        assert len(others) == 2 and all(other is kernel for other in others)
-        used = resources(kernel.asm["cubin"], tmp_path)
-        assert used["STACK"] == used["LOCAL"] == 0
-        assert 2 * 32 * kernel.metadata.num_warps * used["REG"] <= 64 * 1024
-    copies = re.findall(r"cp\.async\.c[ag]\.shared\.global .*, 0x(?:10|8), ", kernels["attend"].compiled[0].asm["ptx"])
+    kernel, *others = kernels["attend"].compiled
+    assert len(others) == 2 and all(other is kernel for other in others)
+    used = resources(kernel.asm["cubin"], tmp_path)
+    assert used["STACK"] == used["LOCAL"] == 0
+    assert 2 * 32 * kernel.metadata.num_warps * used["REG"] <= 64 * 1024
+    copies = re.findall(r"cp\.async\.c[ag]\.shared\.global .*, 0x(?:10|8), ", kernel.asm["ptx"])
     assert len(copies) >= (24 if architecture in ROOMY else 16), "loads ahead of their use"
 
 
@@ -208,18 +209,23 @@ def test_a_cache_that_needs_64_bits_for_places(
 
 
 @pytest.mark.parametrize("architecture", CARDS)
-def test_merging_begins_while_attention_runs(
-    kernels: dict[str, CompileOnly], architecture: int, tmp_path: Path
+@pytest.mark.parametrize("step", [(1, 1), SHORT], ids=str)
+def test_parts_are_read_after_the_last_has_arrived(
+    kernels: dict[str, CompileOnly], architecture: int, step: tuple[int, int]
 ) -> None:
+    """Four numbers at a time, and never from the first cache, which may hold what was there before."""
     compile_for(architecture)
-    attend(BF16, 128, 1, 1, blocks=8192)
-    attention, merge = kernels["attend"].compiled[0], kernels["merge"].compiled[0]
-    used = resources(merge.asm["cubin"], tmp_path)
-    assert used["STACK"] == used["LOCAL"] == 0 and "ld.global.v4" in merge.asm["ptx"]
-    assert ("griddepcontrol.launch_dependents" in attention.asm["ptx"]) == (architecture >= 90)
-    for kernel in (merge, attention):
-        assert ("griddepcontrol.wait" in kernel.asm["ptx"]) == (architecture >= 90)
-    assert merge.metadata.launch_pdl == attention.metadata.launch_pdl == (architecture >= 90)
+    attend(BF16, 128, *step, blocks=8192)
+    kernel = kernels["attend"].compiled[0]
+    lines = kernel.asm["ptx"].splitlines()
+    parameters = [name for name, kind in kernel.src.signature.items() if kind != "constexpr"]
+    parts = reads_of(lines, {parameters.index(name) for name in ("sums", "states")})
+    [arrival] = [number for number, line in enumerate(lines) if "atom.global.gpu.acq_rel" in line]
+    assert all(lines.index(line) > arrival and ".cg" in line for line in parts)
+    assert any("ld.global.cg.v4" in line for line in parts)
+    assert any("bar.sync" in line for line in lines[arrival - 12 : arrival])
+    assert ("griddepcontrol.launch_dependents" in kernel.asm["ptx"]) == (architecture >= 90)
+    assert ("griddepcontrol.wait" in kernel.asm["ptx"]) == kernel.metadata.launch_pdl == (architecture >= 90)
 
 
 STORED = [
@@ -302,7 +308,7 @@ def test_neither_tokens_nor_contexts_compile_anew(kernels: dict[str, CompileOnly
     compile_for(80)
     for tokens, blocks in ((1, 1000), (2, 1024), (11, 8192), (12, 600)):
         attend(BF16, 128, tokens, tokens, blocks)
-    assert len(kernels["attend"].compiled) == len(kernels["merge"].compiled) == 4
+    assert len(kernels["attend"].compiled) == 4
     assert len({id(kernel) for kernel in kernels["attend"].compiled}) == 1
 
 

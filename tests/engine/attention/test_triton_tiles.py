@@ -49,17 +49,17 @@ def test_parts_of_decodes_have_room(sequences: int, kv_heads: int, most_length: 
 
 def test_few_sequences_share_their_keys_out_and_many_do_for_one_long_context() -> None:
     assert count_spare(1, 8, 131072, False, H100) == 32 and count_spare(1, 2, 131072, False, H100) == 63
-    assert count_spare(15, 8, 131072, False, H100) == 32 and count_spare(16, 8, 131072, False, H100) == 0
+    assert count_spare(31, 8, 131072, False, H100) == 32 and count_spare(32, 8, 131072, False, H100) == 0
     assert count_spare(1, 8, 250, False, H100) == 0 and count_spare(256, 8, 131072, True, H100) == 32
-    assert count_spare(8, 1, 131072, False, H100) == 64, "as many parts as merge adds up at once"
+    assert count_spare(8, 1, 131072, False, H100) == 64, "no more parts than that"
     assert is_uneven(131072, 131072 + 31 * 1024, 8, H100) and not is_uneven(1024, 32 * 1024, 8, H100)
     assert not is_uneven(4096, 64 * 1024, 8, H100), "four times the mean is no more than two programs have"
-    assert not is_uneven(2000, 2100, 8, H100), "too short for another launch"
+    assert not is_uneven(2000, 2100, 8, H100), "too short to outlast them by much"
 
 
 def test_a_small_card_is_full_with_fewer_programs() -> None:
-    """Of 58 multiprocessors, for 8 KV heads: 7 sequences, 14 parts of one context."""
-    assert count_spare(7, 8, 131072, False, L4) == 0 and count_spare(6, 8, 131072, False, L4) == 14
+    """Of 58 multiprocessors, for 8 KV heads: 14 sequences, 14 parts of one context."""
+    assert count_spare(14, 8, 131072, False, L4) == 0 and count_spare(13, 8, 131072, False, L4) == 14
     assert count_spare(1, 8, 131072, False, L4) == 14 and count_splits(2, 1, 8, 131072, L4) == 14
 
 

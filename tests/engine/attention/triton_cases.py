@@ -180,7 +180,7 @@ def test_a_captured_launch_is_right_for_any_contexts(cache: torch.dtype, monkeyp
     query = random(4, 2, 64)
     with replay(launch, monkeypatch) as launches:
         output = backends[0].attend(0, query, captured)
-    assert [grid[-1] for grid in launches.grids] == [launches.grids[0][2], 2] and launches.grids[0][2] > 2
+    assert [grid[2] > 2 for grid in launches.grids] == [True]
     for sequences in ([(900, 1), (255, 1), (600, 2)], [(700, 1), (30, 1)], [(0, 2), (0, 1), (1100, 1)]):
         batch = fill_both(*backends, sequences)
         tokens = len(batch.positions)
@@ -216,9 +216,10 @@ def test_a_captured_decode_is_right_for_any_contexts(window: int | None, monkeyp
         captured.block_tables.fill_(UNUSED)
         captured.block_tables[:tokens, : batch.block_tables.shape[1]] = batch.block_tables
         output.fill_(NAN)
-        for tensor in backends[0]._partials:
+        for tensor in backends[0]._partials[:2]:
             tensor.fill_(NAN)
         launches.run()
+        assert not backends[0]._partials.arrivals.any(), "as the next launch needs it"
         expected = backends[1].attend(0, query[:tokens], batch)
         torch.testing.assert_close(output[:tokens], expected, rtol=3e-6, atol=3e-6)
         assert (parts_of(backends[0]) > 1) == (sequences != [(5, 1)])

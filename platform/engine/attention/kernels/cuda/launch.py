@@ -10,10 +10,10 @@ from loraplex.quant.kernels.cuda.guard import require
 
 from .attend import attend
 from .keys import LOG2_E
-from .merge import merge
 from .tiles import (
     LEAST_SPLIT,
     LEAST_STORE_ROWS,
+    PARTIAL_TOKENS,
     SEARCHED,
     STORE_PAIRS,
     WIDE_NUMBERS,
@@ -22,7 +22,6 @@ from .tiles import (
     choose_tile,
     count_spare,
     count_splits,
-    most_spare,
     pad_head,
 )
 from .write import rotate_and_write
@@ -55,12 +54,14 @@ class Head(NamedTuple):
 
 
 class Partials(NamedTuple):
-    """PageAllocation for partial results, tiles.partial_rows tokens of them."""
+    """Room for partial results, tiles.partial_rows tokens of them."""
 
     sums: torch.Tensor
     """[rows, H, D] float32"""
     states: torch.Tensor
     """[rows, H, 2] float32, largest score and sum of weights"""
+    arrivals: torch.Tensor
+    """[PARTIAL_TOKENS, G] int32, programs that have left one; zeros between launches"""
 
 
 class Turn(NamedTuple):
@@ -92,8 +93,6 @@ class Plan(NamedTuple):
     """What a launch of `attend` takes from the shapes of a step."""
 
     tile: Tile
-    queries: int
-    """Tokens of one tile."""
     tiles: int
     splits: int
     spare: int
@@ -123,9 +122,10 @@ def attend_paged(
     is_packed = query.is_contiguous() and output.is_contiguous() and blocks.is_contiguous()
     require(is_packed and query.shape == output.shape, "queries, results and block tables must be contiguous")
     plan = plan_attend(layer, tokens, sequences, heads, width, uneven)
-    tile, queries, tiles, splits, spare = plan
+    tile, tiles, splits, spare = plan
     parts = tiles if spare else splits * tokens
-    require(not plan.cuts or parts <= len(partials.sums), f"there is no room for {parts} partial results")
+    has_room = parts <= len(partials.sums) and tiles <= len(partials.arrivals)
+    require(not plan.cuts or has_room, f"there is no room for {parts} partial results of {tiles} tiles")
     card = find_card(query.device)
     chained = card.can_chain
     stored = FORMATS.get(layer.key.dtype, FLOAT)
@@ -133,10 +133,6 @@ def attend_paged(
         stored = NATIVE_E4M3
     worth = E4M3_WORTH if stored == E4M3 else 1.0
     key, value = (_bytes(part) if stored else part for part in (layer.key, layer.value))
-    shared = {
-        "WINDOW": head.window, "SIZE": size, "PADDED": pad_head(size), "KEYS": tile.keys, "SEARCHED": SEARCHED,
-        "LEAST_SPLIT": LEAST_SPLIT, "SHARED": spare > 0, "CHAINED": chained, "enable_fp_fusion": True,
-    }  # fmt: skip
     attend[tiles, kv_heads, splits](
         output, *partials, query, key, value, layer.scales.view(torch.uint32), layer.static,
         layer.static if sinks is None else sinks, blocks, starts, lengths, sequences, tokens, width, spare,
@@ -144,14 +140,11 @@ def attend_paged(
         FORMAT=stored, WORTH=worth, SCALED=layer.scales.numel() > 0, STATIC=layer.static.numel() > 0,
         KV_HEADS=kv_heads, GROUP=heads // kv_heads, BLOCK=block, ROWS=tile.rows, STAGES=tile.stages,
         WIDE=layer.key.numel() >= WIDE_NUMBERS, AHEAD=tile.ahead, OWN_KEYS=tile.own_keys, SINKS=sinks is not None,
-        num_warps=tile.warps, num_stages=tile.stages,
-        maxnreg=tile.static_registers if layer.static.numel() else tile.registers, launch_pdl=chained, **shared,
+        CUT=plan.cuts > 0, WINDOW=head.window, SIZE=size, PADDED=pad_head(size), KEYS=tile.keys, SEARCHED=SEARCHED,
+        LEAST_SPLIT=LEAST_SPLIT, SHARED=spare > 0, CHAINED=chained, num_warps=tile.warps, num_stages=tile.stages,
+        enable_fp_fusion=True,
+        maxnreg=tile.static_registers if layer.static.numel() else tile.registers, launch_pdl=chained,
     )  # fmt: skip
-    if plan.cuts:
-        merge[tokens, heads](
-            output, *partials, starts, lengths, sequences, tokens, spare or splits, HEADS=heads, QUERIES=queries,
-            PARTS=triton.next_power_of_2(most_spare(kv_heads, card) if spare else splits), launch_pdl=chained, **shared,
-        )  # fmt: skip
 
 
 def plan_attend(
@@ -164,10 +157,10 @@ def plan_attend(
     queries = tile.rows // (heads // kv_heads)
     if tokens == sequences:
         spare = count_spare(sequences, kv_heads, width * block, uneven, card)
-        return Plan(tile, queries, sequences + spare if spare else bound_tiles(tokens, sequences, queries), 1, spare)
+        return Plan(tile, sequences + spare if spare else bound_tiles(tokens, sequences, queries), 1, spare)
     tiles = bound_tiles(tokens, sequences, queries)
     splits = count_splits(tokens, sequences, tiles * kv_heads, width * block, card)
-    return Plan(tile, queries, tiles, splits, 0)
+    return Plan(tile, tiles, splits if tiles <= PARTIAL_TOKENS else 1, 0)
 
 
 def write_heads(

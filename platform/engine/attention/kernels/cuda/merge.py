@@ -1,47 +1,58 @@
-"""One result of the partial ones of attend.py, each brought to the largest maximum, in one fixed order (triton)."""
+"""Partial results of a tile become one: the last of its programs to arrive adds them all up (triton). Shapes as in
+attend.py.
+
+Each part is brought to the largest score so far, in the order of the keys, whichever program is the last: the same
+parts give the same bits.
+"""
+
+from typing import Final
 
 import triton
 import triton.language as tl
 
-from loraplex.quant.kernels.cuda.chain import wait_for_previous
-
 from .keys import LOWEST
-from .places import count_parts, find_first_part, find_sequence, see_keys, share_tiles, split_keys
+
+AT_ONCE: Final = tl.constexpr(4096)
+"""Numbers of partial results that are on their way from memory at a time."""
 
 
-@triton.jit(do_not_specialize=["sequences", "tokens", "splits"])
+@triton.jit
+def arrive(count: tl.tensor, programs: tl.tensor) -> tl.tensor:
+    """Whether this is the last of `programs` programs, which then sees what all of them wrote before. The count [1]
+    int32 is 0 before the first and after the last."""
+    tl.debug_barrier()  # all threads of this program have written
+    is_last = tl.atomic_add(count, 1, sem="acq_rel", scope="gpu") == programs - 1
+    if is_last:
+        tl.store(count, 0)
+    return is_last
+
+
+@triton.jit
 def merge(
-    output: tl.tensor, sums: tl.tensor, states: tl.tensor, starts: tl.tensor, lengths: tl.tensor,
-    sequences: tl.tensor, tokens: tl.tensor, splits: tl.tensor,
-    WINDOW: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, QUERIES: tl.constexpr,
-    KEYS: tl.constexpr, PARTS: tl.constexpr, SEARCHED: tl.constexpr, LEAST_SPLIT: tl.constexpr, SHARED: tl.constexpr,
-    CHAINED: tl.constexpr,
-) -> None:  # fmt: skip
-    """Grid (T, H). Shapes as in attend.py; splits: with SHARED `spare`; PARTS: a power of two, no less. Tokens whose
-    keys were not split, and those of no sequence, are left alone; but each program waits for the end of attend."""
-    token, head = tl.program_id(0), tl.program_id(1)
-    sequence = find_sequence(starts, sequences, token, 0, SEARCHED)
-    begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
-    first = begin + (token - begin) // QUERIES * QUERIES
-    offset = tl.load(lengths + sequence) - end
-    first_key, last_key = see_keys(offset + first, offset + min(first + QUERIES, end) - 1, WINDOW)
-    place, step = token, tokens
-    if SHARED:
-        most = share_tiles(lengths, sequences, splits, WINDOW, KEYS, SEARCHED, LEAST_SPLIT)
-        place, step = find_first_part(lengths, sequences, sequence, most, WINDOW, KEYS, SEARCHED), 1
-        splits = count_parts((last_key + KEYS - 1) // KEYS - first_key // KEYS, most)
-    _, _, used = split_keys(first_key, last_key, splits, KEYS, LEAST_SPLIT)
-    wait_for_previous(CHAINED)
-    if (token >= end) | (used <= 1):
-        return
-    part, lanes = tl.arange(0, PARTS), tl.arange(0, PADDED)
-    there = part < used
-    rows = (part.to(tl.int64) * step + place) * HEADS + head
-    top = tl.load(states + rows * 2, mask=there, other=LOWEST)
-    share = tl.exp2(top - tl.max(top, 0))
-    total = tl.sum(share * tl.load(states + rows * 2 + 1, mask=there, other=0.0), 0)
-    inner = (lanes < SIZE) | (SIZE == PADDED)
-    parts = tl.load(sums + rows[:, None] * SIZE + lanes[None, :], mask=there[:, None] & inner[None, :], other=0.0)
-    result = tl.sum(parts * share[:, None], 0) / total
-    places = output + (token.to(tl.int64) * HEADS + head) * SIZE + lanes
-    tl.store(places, result.to(output.dtype.element_ty), mask=inner)
+    sums: tl.tensor, states: tl.tensor, first: tl.tensor, step: tl.tensor, parts: tl.tensor, live: tl.tensor,
+    lanes: tl.tensor, inner: tl.tensor,
+    SIZE: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
+    """(sum of weights [rows], weighted values [rows, padded D]) of `parts` partial results. first [rows] int64: a row's
+    place in that of the first one, counted in heads; step: between two of them. live [rows], inner [padded D]: which
+    there are."""
+    rows: tl.constexpr = first.shape[0]
+    some: tl.constexpr = max(1, AT_ONCE // (rows * lanes.shape[0]))
+    top, total = tl.full((rows,), LOWEST, tl.float32), tl.zeros((rows,), tl.float32)
+    result = tl.zeros((rows, lanes.shape[0]), tl.float32)
+    for done in range(0, parts, some):
+        part = done + tl.arange(0, some)
+        there = (part < parts)[:, None] & live[None, :]
+        places = first[None, :] + part[:, None].to(tl.int64) * step
+        tops = tl.load(states + places * 2, mask=there, other=LOWEST, cache_modifier=".cg")
+        totals = tl.load(states + places * 2 + 1, mask=there, other=0.0, cache_modifier=".cg")
+        numbers = sums + places[:, :, None] * SIZE + lanes[None, None, :]
+        values = tl.load(
+            numbers, mask=there[:, :, None] & inner[None, None, :], other=0.0, cache_modifier=".cg"
+        )  # fmt: skip
+        higher = tl.maximum(top, tl.max(tops, 0))
+        less, shares = tl.exp2(top - higher), tl.exp2(tops - higher[None, :])
+        total = total * less + tl.sum(totals * shares, 0)
+        result = result * less[:, None] + tl.sum(values * shares[:, :, None], 0)
+        top = higher
+    return total, result

@@ -88,18 +88,5 @@ def find_part(
 
 
 @triton.jit
-def find_first_part(
-    lengths: tl.tensor, sequences: tl.tensor, sequence: tl.tensor, most: tl.tensor, WINDOW: tl.constexpr,
-    KEYS: tl.constexpr, SEARCHED: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """The number of a sequence's first part."""
-    before = sequence * 0
-    for first in range(0, sequences, SEARCHED):
-        parts = count_parts(see_tiles(lengths, sequences, first, WINDOW, KEYS, SEARCHED), most)
-        before += tl.sum(tl.where(first + tl.arange(0, SEARCHED) < sequence, parts, 0), 0)
-    return before
-
-
-@triton.jit
 def count_parts(tiles: tl.tensor, most: tl.tensor) -> tl.tensor:
     return tl.maximum((tiles + most - 1) // most, 1)

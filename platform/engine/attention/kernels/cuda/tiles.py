@@ -17,10 +17,8 @@ FEW_BYTES: Final = 8 << 10
 """Of keys in one step of a decode: four steps of keys and values on their way leave room for three programs."""
 MANY_PROGRAMS: Final = 16
 """What the number of programs that fill a card is a multiple of: as many parts for each of a few KV heads."""
-IDLE_PROCESSORS: Final = 1 / 16
-"""Of a card's, that may have no program of a decode before its keys are shared out: another launch would cost more."""
 UNEVEN_TOKENS: Final = 2048
-"""Of a context, at least, that is cut although sequences fill the device: less would not be worth another launch."""
+"""Of a context, at least, that is cut although sequences fill the device: less does not outlast them by much."""
 MOST_SPLITS: Final = 64
 MIXED_SPLITS: Final = 4
 """At least, where prefills and decodes share a step: a long decode would outlast the tiles of the prefills."""
@@ -104,7 +102,7 @@ def _choose_decode(rows: int, head_dim: int, item_size: int, block: int, card: C
     tile = Tile(rows, keys, warps, stages)
     while card.resident(tile.shared_bytes(padded, item_size)) < DECODE_PROGRAMS and tile.stages > 2:
         tile = tile._replace(stages=tile.stages - 1)
-    if tile.stages < stages:
+    if tile.stages < stages or padded > 256:
         tile = tile._replace(registers=MOST_REGISTERS)
     if padded > 256:
         return tile
@@ -142,11 +140,6 @@ def many_programs(card: Card) -> int:
     return max(1, 2 * card.processors // MANY_PROGRAMS) * MANY_PROGRAMS
 
 
-def enough_programs(card: Card) -> int:
-    """From which on a decode's keys are not shared out: one for each multiprocessor has memory busy."""
-    return card.processors - int(card.processors * IDLE_PROCESSORS)
-
-
 def bound_tiles(tokens: int, sequences: int, queries: int) -> int:
     """Tiles of up to `queries` queries that hold `tokens` tokens, numbered as `find_sequence` of places.py does."""
     return tokens // queries + sequences
@@ -163,7 +156,7 @@ def count_splits(tokens: int, sequences: int, programs: int, most_length: int, c
 def count_spare(sequences: int, kv_heads: int, most_length: int, uneven: bool, card: Card) -> int:
     """How many parts more than sequences a decode's keys are shared out to, 0: none are. By shapes, `uneven` and the
     card alone, and right with any contexts, so that a captured launch is."""
-    if (sequences * kv_heads >= enough_programs(card) and not uneven) or most_length < 2 * LEAST_SPLIT:
+    if (sequences * kv_heads >= many_programs(card) and not uneven) or most_length < 2 * LEAST_SPLIT:
         return 0
     return max(0, min(most_spare(kv_heads, card), partial_rows(sequences) - sequences))
 
