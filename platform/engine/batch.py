@@ -53,6 +53,8 @@ class Batch:
     """[T] int64: 1 for the tokens of a pair's second text, else 0. None: there are none of such."""
     states: StateSlots | None = None
     """None for a model without recurrent layers."""
+    draws_all: bool = False
+    """Whether `sample_rows` are all tokens, in their order: what the layers gave is then needed for nothing else."""
     rows: torch.Tensor | None = None
     """[T] int64 of `single_tokens`: which of the step's tokens these are. None: all."""
 

@@ -98,6 +98,9 @@ class Head:
 
     def finish(self, logits: torch.Tensor) -> torch.Tensor:
         """Scaled and capped; what a model does not know stays at minus infinity."""
+        if self.scale == 1.0 and self.soft_cap is None:
+            return logits
+        logits = logits.float()
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.soft_cap is None:
@@ -131,7 +134,8 @@ class Decoder:
         self.fused = fuse(self, cache)
 
     def forward(self, batch: Batch, cache: AttentionBackend) -> torch.Tensor:
-        """Logits [R, V] float32 of the batch's sample_rows; writes keys and values of all its tokens to `cache`."""
+        """Logits [R, V] of the batch's sample_rows, in float32 or as `Operations.widen_logits` leaves them; writes keys
+        and values of all its tokens to `cache`."""
         return self.forward_with_ends(batch, cache)[0]
 
     def forward_with_ends(self, batch: Batch, cache: AttentionBackend) -> tuple[torch.Tensor, Ends]:
@@ -158,7 +162,8 @@ class Decoder:
         return None if self.token_inputs is None else self.token_inputs.apply(x, batch, self.operations)
 
     def end(self, x: torch.Tensor, residual: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """What the last layer gave, x and residual [T, C], to logits as those of `forward`. Changes neither."""
+        """What the last layer gave, x and residual [T, C], to logits as those of `forward`. Changes neither, unless the
+        batch draws all."""
         if self.head is None or not len(batch.sample_rows):
             return torch.empty(0, self.embedding.table.shape[0], device=x.device)
         logits, hidden = self._base_logits(self.head, x, residual, batch)
@@ -176,8 +181,9 @@ class Decoder:
 
     def hidden(self, x: torch.Tensor, residual: torch.Tensor, rows: torch.Tensor, batch: Batch) -> torch.Tensor:
         """What the last layer gave, x and residual [T, C], after the last norm: [R, C] of the tokens `rows` [R], at
-        least one. Changes neither."""
-        x, residual = x[rows], residual[rows]
+        least one. Changes neither, unless the batch draws all."""
+        if not batch.draws_all:
+            x, residual = x[rows], residual[rows]
         return residual.add_(x) if self.norm is None else self.norm.apply_to_sum(x, residual, batch, 0, rows)
 
     def projections(self) -> list[LoraLinear]:

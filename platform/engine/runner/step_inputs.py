@@ -179,6 +179,7 @@ class StepInputs:
             sample_rows=tensors["sample_rows"][: shape.rows],
             lora=shape.lora,
             uneven=shape.uneven,
+            draws_all=shape.is_decode,
             states=self._state_slots(shape) if self._has_states else None,
         )
 

@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,16 @@ def test_logits_are_those_of_the_rows_asked_for(folder: Path, expected: torch.Te
     logits = run(folder, [7, 49, 0], torch.float32, torch.float32)
     assert (logits - expected[[7, 49, 0]]).abs().max() < 1e-4
     assert run(folder, [], torch.float32, torch.float32).shape == (0, expected.shape[1])
+
+
+def test_a_step_that_draws_all_its_tokens_takes_them_where_they_are(folder: Path, expected: torch.Tensor) -> None:
+    decoder, every = load(folder, torch.float32, torch.float32), batch(list(range(LENGTH)))
+    with torch.inference_mode():
+        logits, (_, residual) = decoder.forward_with_ends(every, attention(folder))
+        kept = residual.clone()
+        again, (_, residual) = decoder.forward_with_ends(replace(every, draws_all=True), attention(folder))
+    assert torch.equal(logits, again) and (logits - expected).abs().max() < 1e-4
+    assert not torch.equal(residual, kept), "the last norm has worked in place"
 
 
 def test_rounding_the_weights_is_all_that_a_short_stored_dtype_does(folder: Path) -> None:

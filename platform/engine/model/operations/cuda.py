@@ -101,7 +101,9 @@ def _add_up(y: Tensor, rows: DeviceRows, weights: Tensor) -> Tensor:
 
 
 def _widen_logits(logits: Tensor, lora: LoraBatch | None) -> Tensor:
-    if lora is None or not lora.own_logits:
+    if lora is None or not (lora.own_logits or HEAD in lora.changed):
+        return logits  # the sampler reads any dtype
+    if not lora.own_logits:
         return logits.float()
     rows, vocabulary = logits.shape
     wide = torch.empty(rows, most_tokens(vocabulary, MOST_TOKENS), dtype=torch.float32, device=logits.device)

@@ -90,8 +90,8 @@ class Operations:
     """(y, x, batch, layer, kinds): add the adapters' part to y [T, sum of the kinds' out_features], of x [T, in], in
     place."""
     widen_logits: Callable[[Tensor, LoraBatch | None], Tensor]
-    """(logits, lora): logits [R, V] of the base in any float dtype -> float32, with room [R, at least V] for what
-    `adapt_logits` puts there."""
+    """(logits, lora): logits [R, V] of the base in any float dtype -> where `adapt_logits` changes any, float32 with
+    room [R, at least V] for it; else float32 or as they are."""
     adapt_logits: Callable[[Tensor, Tensor, Tensor, LoraBatch], Tensor]
     """(logits, hidden, rows, lora): what `widen_logits` gave for hidden [R, C], the tokens `rows` [R] -> as their
     adapters have them, at least as wide as the largest vocabulary; -inf where a row's model has no such token. May work
