@@ -1,16 +1,18 @@
-"""Linears of a decode step with adapters beside the same linears alone: shrink and expand of every group in one CUDA
-graph. Attention, norms and the head are not in it, so that the goals, which are for whole steps, are harder here."""
+"""Linears of a decode step with adapters beside the same linears alone, in one CUDA graph: shrink and expand of every
+group as two launches, as the engine has them, and as one. Attention, norms and the head are not in it, so that the
+goals, which are for whole steps, are harder here."""
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from loraplex.lora.apply.batch import RANKS_PER_PAGE, LoraBatch, PageTable
 from loraplex.lora.apply.step_buffers import StepBuffers
-from loraplex.lora.kernels.cuda.entry import add_lora
+from loraplex.lora.kernels.cuda.entry import StepTensors, add_lora
+from loraplex.lora.kernels.cuda.one_launch import add_lora_at_once
 from loraplex.lora.kernels.cuda.tiles import ALIGNMENT_BYTES
 
 from .figure import TOLERANCE, Figure, Stage, require_call
@@ -38,21 +40,32 @@ class Step(NamedTuple):
 def figures(size: Size) -> list[Figure]:
     return [
         Figure(
-            f"LoRA: linears of {size.lora_tokens} tokens with {count} adapters, r={size.rank}: time / without",
+            f"LoRA: linears of {size.lora_tokens} tokens with {count} adapters, r={size.rank}: time / without{words}",
             "x",
             GOALS.get(count),
-            partial(time_beside_base, count),
+            partial(time_beside_base, count, add),
             at_least=False,
         )
         for count in size.adapters
+        for words, add in (("", add_lora), (", shrink and expand in one launch", add_at_once))
     ]
 
 
-def time_beside_base(adapters: int, stage: Stage) -> float:
+def add_at_once(y: torch.Tensor, x: torch.Tensor, step: StepTensors, *where: Any) -> None:
+    """As `add_lora`."""
+    add_lora_at_once(y, x, step, _arrivals(y.device), *where)
+
+
+@lru_cache
+def _arrivals(device: torch.device) -> torch.Tensor:
+    return torch.zeros(2, dtype=torch.int32, device=device)
+
+
+def time_beside_base(adapters: int, way: Callable[..., None], stage: Stage) -> float:
     size, step = stage.size, make_step(stage, adapters)
     for name in GROUPS:
         for layer in {0, size.layers - 1}:
-            check(stage, step, name, layer)
+            check(stage, step, name, layer, way)
     inputs = {name: stage.random(size.lora_tokens, width) for name, (_, width) in size.linears.items()}
     weights = base_weights(stage)
 
@@ -61,20 +74,20 @@ def time_beside_base(adapters: int, stage: Stage) -> float:
             for name in GROUPS:
                 y = F.linear(inputs[name], weights[layer][name])
                 if adapted:
-                    add(step, y, inputs[name], layer, name)
+                    add(way, step, y, inputs[name], layer, name)
         return y
 
     taken = stage.clock.seconds({"base": [partial(pass_layers, False)], "lora": [partial(pass_layers, True)]})
     return taken["lora"] / taken["base"]
 
 
-def add(step: Step, y: torch.Tensor, x: torch.Tensor, layer: int, name: str) -> None:
+def add(way: Callable[..., None], step: Step, y: torch.Tensor, x: torch.Tensor, layer: int, name: str) -> None:
     kinds = GROUPS[name]
     indices, widths = step.table.group(kinds)
-    add_lora(y, x, step.buffers.tensors, step.buffers.bound_chunks(len(x)), layer, indices, widths)
+    way(y, x, step.buffers.tensors, step.buffers.bound_chunks(len(x)), layer, indices, widths)
 
 
-def check(stage: Stage, step: Step, name: str, layer: int) -> None:
+def check(stage: Stage, step: Step, name: str, layer: int, way: Callable[..., None] = add_lora) -> None:
     """Raises WrongResult unless y becomes y + scaling (x A^T) B, beside a y of the same size."""
     outputs, inputs = stage.size.linears[name]
     x = stage.random(stage.size.lora_tokens, inputs)
@@ -83,7 +96,7 @@ def check(stage: Stage, step: Step, name: str, layer: int) -> None:
 
     def added() -> torch.Tensor:
         result = y.clone()
-        add(step, result, x, layer, name)
+        add(way, step, result, x, layer, name)
         return result
 
     require_call(added, y.float() + wanted, TOLERANCE)

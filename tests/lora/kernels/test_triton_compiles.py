@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from loraplex.lora.kernels.cuda import entry as cuda
+from loraplex.lora.kernels.cuda import one_launch
 from loraplex.lora.kernels.cuda.tiles import (
     PAGE,
     bound_chunks,
     expand_share,
     intermediate_elements,
+    meeting_share,
     shrink_share,
 )
 from tests.ahead_of_time import CompileOnly, compile_for, compile_only, resources, restore_device
@@ -36,8 +38,9 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> dict[str, CompileOnly]:
 
 
 def launch(
-    architecture: int, dtype: torch.dtype, group: Group, tokens: int, layer: int = 0, y_dtype: torch.dtype | None = None
-) -> None:
+    architecture: int, dtype: torch.dtype, group: Group, tokens: int, layer: int = 0,
+    y_dtype: torch.dtype | None = None, at_once: bool = False,
+) -> None:  # fmt: skip
     kinds, widths, inputs = group
     compile_for(architecture)
     chunks, pages = bound_chunks(tokens, 8), 64
@@ -48,7 +51,28 @@ def launch(
         torch.empty(8, 7, pages, dtype=torch.int64), torch.empty(8, 7, 32, dtype=torch.int32), torch.empty(8, 7, 32),
     )  # fmt: skip
     x, y = torch.empty(tokens, inputs, dtype=dtype), torch.empty(tokens, sum(widths), dtype=y_dtype or dtype)
-    cuda.add_lora(y, x, step, chunks, layer, kinds, widths)
+    if at_once:
+        one_launch.add_lora_at_once(y, x, step, torch.empty(2, dtype=torch.int32), chunks, layer, kinds, widths)
+    else:
+        cuda.add_lora(y, x, step, chunks, layer, kinds, widths)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dtype", "group", "tokens"), [case for case in CASES if case[1].itemsize == 2], ids=str
+)
+def test_both_in_one_launch_are_on_the_card_at_once(
+    architecture: int, dtype: torch.dtype, group: Group, tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All programs that are launched: else they would wait for ever. Sums are read after all have arrived."""
+    [kernel] = compile_only(monkeypatch, {"shrink_and_expand": one_launch}).values()
+    launch(architecture, dtype, group, tokens, at_once=True)
+    [compiled], card = kernel.compiled, CARDS[architecture]
+    used, share = resources(compiled.asm["cubin"], tmp_path), meeting_share(card)
+    assert used["STACK"] == used["LOCAL"] == 0
+    assert share.programs * used["REG"] * 32 * compiled.metadata.num_warps <= 64 * 1024
+    assert card.resident(compiled.metadata.shared) >= share.programs
+    before, _, after = compiled.asm["ptx"].partition("atom.global.gpu.acq_rel")
+    assert before.count("cp.async.cg") >= 2 and after.count("cp.async.cg") >= 2 and after.count("atom.global") == 2
 
 
 @pytest.mark.parametrize(("architecture", "dtype", "group", "tokens"), CASES, ids=str)

@@ -5,6 +5,7 @@ import torch
 
 from loraplex.lora.apply.apply import add_lora
 from loraplex.lora.apply.batch import LoraBatch, PageTable
+from loraplex.lora.kernels.cuda.one_launch import add_lora_at_once
 from tests.lora.signatures import LINEARS
 
 from .aligned_pages import align_pages
@@ -50,6 +51,25 @@ def test_equals_the_definition_bit_for_bit_each_time(
         add_lora(results[-1], x.cuda(), on_device(batch, table), 1, kinds)
     close(results[0], expected(y, x, batch, 1, kinds), dtype)
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 300])
+def test_one_launch_gives_the_same_bits_a_thousand_times(host_table: PageTable, tokens: int) -> None:
+    if host_table.arena.dtype == torch.float32:
+        return
+    table, kinds = align_pages(host_table, "cuda"), GROUPS[0]
+    y, x, batch = random_step(host_table, kinds, POPULARITY["distinct"](tokens), host_table.arena.dtype)
+    assert batch is not None
+    batch, wanted, x = on_device(batch, table), y.cuda(), x.cuda()
+    add_lora(wanted, x, batch, 1, kinds)
+    arrivals = torch.zeros(2, dtype=torch.int32, device="cuda")
+    indices, widths = table.group(kinds)
+    for _ in range(1000):
+        result = y.cuda()
+        chunks = batch.arrays.bound_chunks(tokens)
+        add_lora_at_once(result, x, batch.arrays.tensors, arrivals, chunks, 1, indices, widths)
+        assert torch.equal(result, wanted)
+    assert not arrivals.any()
 
 
 @pytest.mark.parametrize("kinds", GROUPS, ids="+".join)

@@ -4,13 +4,16 @@ The interpreter has no bfloat16 arithmetic: products of bfloat16 are taken in fp
 pages, ranks, rows and columns are read and written, how sums are split, the casts.
 """
 
+from typing import Any
+
 import pytest
 import torch
 
 from loraplex.lora.apply.apply import add_with_triton, lora_reference
 from loraplex.lora.apply.batch import LoraBatch, PageTable
 from loraplex.lora.apply.step_buffers import StepBuffers
-from loraplex.lora.kernels.cuda.entry import add_lora, scale_outputs
+from loraplex.lora.kernels.cuda.entry import StepTensors, add_lora, scale_outputs
+from loraplex.lora.kernels.cuda.one_launch import add_lora_at_once
 from tests.cards import use_processors
 from tests.lora.signatures import LINEARS
 
@@ -65,6 +68,24 @@ def test_equals_the_definition(table: PageTable, popularity: str) -> None:
     y, x, batch = random_step(table, GROUPS[3], POPULARITY[popularity](TOKENS), table.arena.dtype)
     assert batch is not None
     check(y, x, batch, 1, GROUPS[3])
+
+
+@pytest.mark.parametrize("kinds", GROUPS, ids="+".join)
+def test_one_launch_gives_the_same_bits(
+    table: PageTable, kinds: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if table.arena.dtype == torch.float32:
+        return
+    torch.manual_seed(4)
+    y, x, batch = random_step(table, kinds, POPULARITY["distinct"](TOKENS), table.arena.dtype)
+    assert batch is not None
+    two, arrivals = run(y, x, batch, 1, kinds), torch.zeros(2, dtype=torch.int32)
+
+    def at_once(y: torch.Tensor, x: torch.Tensor, step: StepTensors, *where: Any) -> None:
+        add_lora_at_once(y, x, step, arrivals, *where)
+
+    monkeypatch.setattr("loraplex.lora.kernels.cuda.entry.add_lora", at_once)
+    assert torch.equal(run(y, x, batch, 1, kinds), two) and not arrivals.any()
 
 
 @pytest.mark.parametrize("processors", [2, 7, 99])

@@ -85,6 +85,22 @@ def add_lora(
     chunks: how many of the list are looked at, no fewer than T tokens can ever make, so that a captured launch replays
     right with any other step of up to T tokens. Runs of the same step give the same bits.
     """
+    launches = plan_step(y, x, step, kinds, widths, on)
+    rows, places = (step.chunks, step.tokens), (step.arena, step.offset, step.rank)
+    experts = rows if on is None else (on.kinds, on.places)
+    shrink[(min(chunks * len(widths) * launches.splits, launches.shrinking),)](
+        step.intermediate, x, *rows, step.scales, *places, step.scaling, *experts, chunks, layer, **launches.shrink
+    )
+    expand[(min(chunks * launches.blocks, launches.expanding),)](
+        y, step.intermediate, *rows, *places, *experts, chunks, layer, **launches.expand
+    )
+
+
+def plan_step(
+    y: torch.Tensor, x: torch.Tensor, step: StepTensors, kinds: tuple[int, ...], widths: tuple[int, ...],
+    on: OnExperts | None,
+) -> Launches:  # fmt: skip
+    """For tensors as `add_lora` takes them."""
     item_size, (_, table_kinds, pages) = step.arena.element_size(), step.offset.shape
     split = count_split_inputs(x.shape[1], len(y), item_size)
     table = (table_kinds, pages, step.rank.shape[2])
@@ -95,14 +111,7 @@ def add_lora(
     room = len(y) * len(widths) * launches.splits * round_ranks(pages)
     require(x.is_contiguous() and y.is_contiguous(), "rows must be contiguous")
     require(room <= step.intermediate.numel(), f"there is no room for {room} sums of adapters")
-    rows, places = (step.chunks, step.tokens), (step.arena, step.offset, step.rank)
-    experts = rows if on is None else (on.kinds, on.places)
-    shrink[(min(chunks * len(widths) * launches.splits, launches.shrinking),)](
-        step.intermediate, x, *rows, step.scales, *places, step.scaling, *experts, chunks, layer, **launches.shrink
-    )
-    expand[(min(chunks * launches.blocks, launches.expanding),)](
-        y, step.intermediate, *rows, *places, *experts, chunks, layer, **launches.expand
-    )
+    return launches
 
 
 def scale_outputs(

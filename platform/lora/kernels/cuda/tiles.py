@@ -27,6 +27,8 @@ FEW_SHRINK_PROGRAMS: Final = 3
 """Steps of shrink are as many as leave room for these."""
 EXPAND_PROGRAMS: Final = {2: 4, 4: 3}
 """As much, by the bytes of a weight."""
+MEETING_PROGRAMS: Final = 3
+"""As much, of both kernels in one launch, for weights of 16 bits: wider ones put registers on the stack (sm_120)."""
 SHRINK_STAGES: Final = 5
 """Steps under way in a program, at most: one is computed, the others are on their way from memory."""
 EXPAND_STAGES: Final = 4
@@ -73,6 +75,14 @@ def shrink_share(card: Card) -> Share:
 def expand_share(item_size: int, card: Card) -> Share:
     programs = max(1, min(EXPAND_PROGRAMS[item_size], card.resident(expand_bytes(item_size))))
     return Share(programs, EXPAND_STAGES, limit_registers(programs, WARPS))
+
+
+def meeting_share(card: Card) -> Share:
+    """Of both kernels in one launch; `stages` are those of shrink. All its programs must be on the card at once."""
+    stages = shrink_share(card).stages
+    most = card.resident(max(shrink_bytes(stages), expand_bytes(item_size=2)))
+    programs = max(1, min(MEETING_PROGRAMS, most))
+    return Share(programs, stages, limit_registers(programs, WARPS))
 
 
 def shrink_bytes(stages: int) -> int:
