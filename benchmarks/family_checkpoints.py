@@ -68,7 +68,16 @@ MIXTURES: Final[Mapping[str, FamilyModel]] = {
         ),
         32768,
         GATED[:4],
-    )
+    ),
+    "qwen3-30b-a3b, 8 layers": FamilyModel(
+        lambda: Qwen3MoeConfig(
+            vocab_size=151936, hidden_size=2048, num_hidden_layers=8, num_attention_heads=32, num_key_value_heads=4,
+            head_dim=128, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, norm_topk_prob=True,
+            tie_word_embeddings=False, max_position_embeddings=32768, **TOKENS,
+        ),
+        151936,
+        GATED[:4],
+    ),
 }  # fmt: skip
 """With experts."""
 ALL: Final = {**MODELS, **MIXTURES}

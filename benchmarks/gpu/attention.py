@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 import torch
+import torch.nn.functional as F
 
 from loraplex.engine.attention.layer import LayerAttention
 from loraplex.engine.batch import Batch
@@ -40,6 +41,10 @@ def figures(size: Size) -> list[Figure]:
         Figure(
             f"attention: prefill of {size.prefill} tokens: operations a second / bfloat16 product",
             "x", 0.60, prefill_share,
+        ),
+        Figure(
+            f"attention: prefill of {size.prefill} tokens: time / torch's attention of keys without pages",
+            "x", None, beside_torch, at_least=False,
         ),
         Figure(
             f"attention: decode of {growing} x {lengths[0]} to {lengths[-1]} tokens: slope of time, float8 / bfloat16",
@@ -79,7 +84,7 @@ def one_long(decode: Batch, length: int, longest: int) -> Batch:
     short, table = length // SHORTER, decode.block_tables
     blocks = -(-short // BLOCK)
     long = table[:, blocks : length // BLOCK].flatten()[: longest // BLOCK]
-    tables = torch.nn.functional.pad(table[:, :blocks], (0, len(long) - blocks))
+    tables = F.pad(table[:, :blocks], (0, len(long) - blocks))
     tables[0] = long
     lengths = torch.full_like(decode.context_lengths, short)
     lengths[0] = len(long) * BLOCK
@@ -94,6 +99,21 @@ def prefill_share(stage: Stage) -> float:
     query = checked_query(stage, filled, batch)
     taken = seconds_of(stage, calls(filled, query, batch)[:1])
     return operations(attention, size.prefill) / taken / product_rate(stage)
+
+
+def beside_torch(stage: Stage) -> float:
+    """Of a prompt that has no token in the cache yet."""
+    size, attention = stage.size, attention_of(stage.size)
+    filled = fill(stage, attention, 1, size.prefill, size.dtype)
+    batch = step(stage, filled.decode.block_tables, size.prefill, size.prefill)
+    query = checked_query(stage, filled, batch)
+    q, k, v = [
+        stage.random(size.prefill, count, size.head_dim).transpose(0, 1)[None]
+        for count in (size.heads, size.kv_heads, size.kv_heads)
+    ]
+    whole = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=True)
+    taken = stage.clock.seconds({"ours": calls(filled, query, batch)[:1], "torch": [whole]})
+    return taken["ours"] / taken["torch"]
 
 
 def operations(attention: LayerAttention, tokens: int) -> int:

@@ -14,12 +14,12 @@ from .size import Size
 GROUPS: Final = {
     "llama": ("card", "engine", "attention", "lora", "linears", "small"),
     "families": ("kinds", "delta", "families"),
-    "experts": ("experts",),
+    "experts": ("experts", "mixtures"),
 }
 """Parts that one run measures: Llama's, or what other families have besides."""
 QUICK_SECONDS: Final = {
     "card": 12.0, "engine": 322.0, "attention": 37.0, "lora": 18.0, "linears": 31.0, "small": 10.0,
-    "kinds": 70.0, "delta": 40.0, "families": 310.0, "experts": 240.0,
+    "kinds": 70.0, "delta": 40.0, "families": 310.0, "experts": 240.0, "mixtures": 120.0,
 }  # fmt: skip
 """Seven minutes for each group: opening each part's process and the last figure of each have the rest of eight. Those
 of other families than Llama's are predicted."""
@@ -37,8 +37,9 @@ def parts(size: Size) -> dict[str, list[Figure]]:
         "small": small.figures(size),
         "kinds": kinds.figures(size),
         "delta": delta.figures(size),
-        "families": families.figures(size),
+        "families": families.figures(size, size.families),
         "experts": experts.figures(size),
+        "mixtures": families.figures(size, size.mixture_models),
     }
 
 

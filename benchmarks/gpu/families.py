@@ -5,6 +5,7 @@ Each has its speed, the cost of adapters, and what captured steps save.
 
 import json
 import os
+from collections.abc import Iterable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
@@ -28,8 +29,8 @@ STD: Final = 0.02
 """Of adapters' weights."""
 
 
-def figures(size: Size) -> list[Figure]:
-    return [figure for family in size.families for figure in _of_family(size, family)]
+def figures(size: Size, families: Iterable[Family]) -> list[Figure]:
+    return [figure for family in families for figure in _of_family(size, family)]
 
 
 def _of_family(size: Size, family: Family) -> list[Figure]:

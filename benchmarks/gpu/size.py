@@ -9,7 +9,7 @@ from loraplex.engine.attention.layer import LayerAttention
 from loraplex.engine.delta_net.shape import StateShape
 
 from .models import EIGHT_BILLION, HALF_BILLION, Model
-from .shapes import FAMILIES, KINDS, MIXTURES, NETS, Family, Mixture
+from .shapes import FAMILIES, KINDS, MIXTURE_MODELS, MIXTURES, NETS, Family, Mixture
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class Size:
     """Prompts at a time and tokens of each."""
     families: tuple[Family, ...] = FAMILIES
     mixtures: tuple[Mixture, ...] = MIXTURES
+    mixture_models: tuple[Family, ...] = MIXTURE_MODELS
     mixture_decodes: tuple[int, ...] = (1, 64)
     mixture_prompts: int = 2048
     """Tokens of a step of prompts."""

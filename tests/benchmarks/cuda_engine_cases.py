@@ -48,7 +48,8 @@ def in_place_of_cuda(config: Any) -> Any:
 
 def measure_rows() -> None:
     """Greedy tokens that transformers would say, captured steps beside the same launches one by one, a step's time;
-    with an adapter too, which is loaded from its files. Then all rows of a family with recurrent layers."""
+    with an adapter too, which is loaded from its files. Then all rows of a family with recurrent layers, and of one
+    with experts."""
     from benchmarks.gpu import engine_rows, together
     from benchmarks.gpu.families import family_rows
     from tests.engine.recorded_graph import RecordedGraph
@@ -68,10 +69,11 @@ def measure_rows() -> None:
     adapted = engine_rows.adapted_rows(stage)
     assert set(adapted) == {"1", "unused"}
     recurrent = next(family for family in TINY.families if family.name.startswith("qwen3.5"))
-    family = family_rows(recurrent, stage)
-    assert set(family) == {"1", "2", "adapters", "captured"}
-    assert all(type(value) is float and value > 0 for value in (little | adapted | family).values())
-    assert len(CACHES) == 3 and not any(cache() for cache in CACHES)
+    for family in (recurrent, *TINY.mixture_models):
+        rows = family_rows(family, stage)
+        assert set(rows) == {"1", "2", "adapters", "captured"}
+        assert all(type(value) is float and value > 0 for value in (little | adapted | rows).values())
+    assert len(CACHES) == 4 and not any(cache() for cache in CACHES)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,16 @@ FAMILIES = (
         ),
     ),
 )  # fmt: skip
+MIXTURE_MODELS = (
+    Family(
+        "qwen3-30b-a3b, 8 layers", 300, 1 << 20,
+        (
+            ("vocab_size", 300), ("hidden_size", 32), ("num_hidden_layers", 2), ("num_attention_heads", 2),
+            ("num_key_value_heads", 1), ("head_dim", 16), ("num_experts", 8), ("num_experts_per_tok", 2),
+            ("moe_intermediate_size", 32),
+        ),
+    ),
+)  # fmt: skip
 TINY = Size(
     hidden=64, intermediate=128, heads=4, kv_heads=2, head_dim=16, vocabulary=300, layers=2, decode=(2, 40), long=600,
     prefill=40, growing=(2, (20, 36)), lora_tokens=5, adapters=(1, 3), rank=16, group=32, few_rows=(1, 3),
@@ -54,7 +64,7 @@ TINY = Size(
     large=LARGE, little=LITTLE, judged=12, said=4, crowd=4, busy=3, context=24, steps=8, requests=(6, 3, 9),
     contexts=(16, 32, 48), growing_streams=2, answers=(3, 5, 7), population=(6, 2), visits=(8, 5, 4), ranks=(8, 16),
     kinds=KINDS, nets=(("tiny", NET),), net_decodes=3, net_prefill=(2, 9), families=FAMILIES, concurrent=(2, 3),
-    few_adapters=2, mixture_decodes=(1, 3), mixture_prompts=9,
+    few_adapters=2, mixture_models=MIXTURE_MODELS, mixture_decodes=(1, 3), mixture_prompts=9,
     mixtures=(Mixture("tiny", 128, 128, 5, 2, ("bfloat16", "int4", "float8", "mxfp4")),),
 )  # fmt: skip
 
