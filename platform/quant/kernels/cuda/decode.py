@@ -168,11 +168,9 @@ def decode(codes: tl.tensor, zeros: tl.tensor, dtype: tl.constexpr, FORMAT: tl.c
 
 
 @triton.jit
-def widen_scale(scale: tl.tensor, FORMAT: tl.constexpr) -> tl.tensor:
-    """float32."""
-    if FORMAT == FLOAT4:
-        return ((scale.to(tl.int32) + FLOAT4_EXPONENT) << 23).to(tl.float32, bitcast=True)
-    return scale.to(tl.float32)
+def power_of_two(exponents: tl.tensor, place: tl.tensor) -> tl.tensor:
+    """float32, what FLOAT4 is scaled by: int32 exponents has four, of which this is the one at `place`."""
+    return (((exponents >> 8 * place & 0xFF) + FLOAT4_EXPONENT) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit

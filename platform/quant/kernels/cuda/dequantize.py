@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from .decode import FLOAT8, FLOAT8_FACTOR, decode_bytes, decode_halves, has_half_bytes, widen_scale
+from .decode import FLOAT4, FLOAT8, FLOAT8_FACTOR, decode_bytes, decode_halves, has_half_bytes, power_of_two
 from .multiply import load_group
 
 
@@ -22,15 +22,21 @@ def dequantize(
     start = (panel.to(tl.int64) * RUNS + run) * (PANEL * BYTES)
     code = tl.load(codes + start + rows[:, None] * BYTES + lanes[None, :])
     zero = load_group(zeros, panel, run, rows, PANEL, RUNS, ZERO_RUNS)[:, None]
-    scale = widen_scale(load_group(scales, panel, run, rows, PANEL, RUNS, GROUP_RUNS), FORMAT)[:, None]
+    scale = load_group(scales, panel, run, rows, PANEL, RUNS, GROUP_RUNS)[:, None]
     dtype: tl.constexpr = dense.dtype.element_ty
     places = dense + (place * PANEL + rows)[:, None].to(tl.int64) * INPUTS + (run * RUN + lanes)[None, :]
     here = inside[:, None] & (run * RUN + lanes < INPUTS)[None, :]
+    if FORMAT == FLOAT4:  # codes lie in TILE_ORDER, of two groups eight in turn
+        low_scale = power_of_two(scale, (lanes // 8 % 2)[None, :])
+        high_scale = power_of_two(scale, (lanes // 8 % 2 + 2)[None, :])
+    else:
+        scale = scale.to(tl.float32)
+        low_scale, high_scale = scale, scale
     if has_half_bytes(FORMAT):
         low, high = decode_halves(code, zero, dtype, FORMAT)
-        tl.store(places, in_order((low.to(tl.float32) * scale).to(dtype), ORDERED), mask=here)
+        tl.store(places, in_order((low.to(tl.float32) * low_scale).to(dtype), ORDERED), mask=here)
         here = inside[:, None] & (run * RUN + BYTES + lanes < INPUTS)[None, :]
-        tl.store(places + BYTES, in_order((high.to(tl.float32) * scale).to(dtype), ORDERED), mask=here)
+        tl.store(places + BYTES, in_order((high.to(tl.float32) * high_scale).to(dtype), ORDERED), mask=here)
     else:
         if FORMAT == FLOAT8:
             scale *= FLOAT8_FACTOR

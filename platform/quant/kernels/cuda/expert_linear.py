@@ -16,7 +16,7 @@ from .layout import PackedWeight
 from .tiles import PANEL, choose_tile
 
 DTYPES: Final = {
-    torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.uint8: tl.uint8,
+    torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.int32: tl.int32,
 }  # fmt: skip
 
 

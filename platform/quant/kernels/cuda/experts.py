@@ -94,9 +94,8 @@ def multiply_codes(
         codes = tl.multiple_of(find_array(table, expert, 0, 4, tl.uint8), ALIGNMENT)
         scales = tl.multiple_of(find_array(table, expert, 1, 4, SCALES), ALIGNMENT)
         zeros = tl.multiple_of(find_array(table, expert, 2, 4, tl.uint8), ALIGNMENT)
-        values = x + source[:, None] * INPUTS + tl.arange(0, RUN // 2)[None, :]
         total = sum_runs(
-            values, live, codes + panel * (RUNS * PANEL * BYTES), scales, zeros, panel, 0, RUNS,
+            x + source * INPUTS, live, codes + panel * (RUNS * PANEL * BYTES), scales, zeros, panel, 0, RUNS,
             FORMAT, INPUTS, RUN, RUNS, GROUP_RUNS, ZERO_RUNS, ORDERED, PANEL, PASS_RUNS, STAGES, WARPS,
         )  # fmt: skip
         column = panel * PANEL + order_outputs(PANEL, WARPS, ORDERED)

@@ -5,7 +5,8 @@
         4 bits: byte j of run r holds input r * run + j low and input r * run + run / 2 + j high, so that its two halves
                 are two tiles of consecutive inputs
         In runs of ORDERED_RUN inputs each TILE bytes lie in the order TILE_ORDER.
-    scales, zeros [panels, groups, PANEL]  a group is a whole number of runs, or all inputs
+    scales, zeros [panels, groups, PANEL]  a group is a whole number of runs, or all inputs; scales of FLOAT4, which has
+        one of 8 bits for each 32 inputs, are four in an int32 for each run, the first in its lowest byte
 
 A program reads its panel from front to back without a gap. Inputs that do not lie by groups (activation order) are put
 in order once, here, and x in the same order at each call.
@@ -24,6 +25,7 @@ FLOAT8: Final = 2
 FLOAT4: Final = 3
 """Formats of a code; the kernels take them as numbers."""
 HALF_BYTES: Final = (INTEGER4, FLOAT4)
+FLOAT4_GROUP: Final = 32
 FLOAT4_BIAS: Final = 127
 """What the exponent of a scale of FLOAT4 is stored above itself."""
 TILE: Final = 64
@@ -41,7 +43,7 @@ class Codes:
     values: torch.Tensor
     """[out, in] uint8: integers, float4_e2m1fn, or the bits of float8_e4m3fn, none of which may be NaN."""
     scales: torch.Tensor
-    """[out, groups] float32; uint8 with FLOAT4, the exponents of powers of two."""
+    """[out, groups] float32; with FLOAT4 uint8, the exponents of powers of two."""
     zeros: torch.Tensor
     """[out, groups] uint8; [out, 1], unused, with floats."""
     group: int
@@ -55,7 +57,7 @@ class PackedWeight:
     format: int
     codes: torch.Tensor
     scales: torch.Tensor
-    """[panels, groups, PANEL] of the narrowest float dtype that holds them exactly; uint8 with FLOAT4."""
+    """[panels, groups, PANEL] of the narrowest float dtype that holds them exactly; int32 with FLOAT4."""
     zeros: torch.Tensor
     """[panels, groups, PANEL] uint8, one group where all have the same."""
     outputs: int
@@ -89,8 +91,8 @@ ARRAYS: Final = ("codes", "scales", "zeros", "order")
 def pack(weight: Codes, device: torch.device | None = None) -> PackedWeight:
     """Raises ValueError for groups no kernel takes."""
     outputs, inputs = weight.values.shape
-    single = weight.scales.shape[1] == 1
-    run = choose_run(None if single else weight.group)
+    single = weight.scales.shape[1] == 1 and weight.format != FLOAT4
+    run = ORDERED_RUN if weight.format == FLOAT4 else choose_run(None if single else weight.group)
     values = weight.values.to(device)
     if weight.order is not None:
         values = values[:, weight.order.to(device)]
@@ -104,12 +106,12 @@ def pack(weight: Codes, device: torch.device | None = None) -> PackedWeight:
     return PackedWeight(
         format=weight.format,
         codes=panels.contiguous(),
-        scales=_in_panels(weight.scales if weight.format == FLOAT4 else _narrowest(weight.scales)).to(device),
+        scales=_in_panels(_by_run(weight.scales) if weight.format == FLOAT4 else _narrowest(weight.scales)).to(device),
         zeros=_in_panels(_distinct(weight.zeros)).to(device),
         outputs=outputs,
         inputs=inputs,
         run=run,
-        group_runs=0 if single else weight.group // run,
+        group_runs=0 if single else max(1, weight.group // run),
         order=None if weight.order is None else weight.order.to(device),
     )
 
@@ -132,7 +134,8 @@ def unpack_columns(weight: PackedWeight, first: int, last: int) -> torch.Tensor:
     group = run // weight.group_runs if weight.group_runs else torch.zeros_like(run)
     if weight.format == FLOAT4:
         numbers = torch.tensor([*FLOAT4_NUMBERS, *(-number for number in FLOAT4_NUMBERS)], device=codes.device)
-        exponents = _of_groups(weight.scales, group).int() - FLOAT4_BIAS
+        stored = weight.scales.unsqueeze(-1).view(torch.uint8)[:, run, :, places % ORDERED_RUN // FLOAT4_GROUP]
+        exponents = stored.reshape(len(places), -1).int() - FLOAT4_BIAS
         return torch.ldexp(numbers[values.int()], exponents)[:, : weight.outputs]
     zeros = _of_groups(weight.zeros, group if weight.zeros.shape[1] > 1 else group * 0)
     return (_of_groups(weight.scales, group) * (values - zeros))[:, : weight.outputs]
@@ -142,6 +145,11 @@ def _in_panels(rows: torch.Tensor) -> torch.Tensor:
     """[out, groups] -> [panels, groups, PANEL], zeros past the last output."""
     padded = torch.nn.functional.pad(rows, (0, 0, 0, -len(rows) % PANEL))
     return padded.view(-1, PANEL, rows.shape[1]).transpose(1, 2).contiguous()
+
+
+def _by_run(exponents: torch.Tensor) -> torch.Tensor:
+    """[out, groups] uint8 -> [out, runs] int32, four in each."""
+    return torch.nn.functional.pad(exponents, (0, -exponents.shape[1] % 4)).contiguous().view(torch.int32)
 
 
 def _of_groups(panels: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:

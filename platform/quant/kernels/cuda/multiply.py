@@ -9,7 +9,16 @@ import triton
 import triton.language as tl
 
 from .chain import let_next_begin, wait_for_previous
-from .decode import FLOAT8, FLOAT8_FACTOR, decode_bytes, decode_halves, has_half_bytes, multiply_tiles, widen_scale
+from .decode import (
+    FLOAT4,
+    FLOAT8,
+    FLOAT8_FACTOR,
+    decode_bytes,
+    decode_halves,
+    has_half_bytes,
+    multiply_tiles,
+    power_of_two,
+)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -37,9 +46,8 @@ def multiply(
     summed = order_outputs(PANEL, WARPS, ORDERED)
     row = row_block * TILE_ROWS + tl.arange(0, TILE_ROWS)
     live = row < rows
-    values = x + row[:, None] * INPUTS + tl.arange(0, RUN // 2)[None, :]
     total = sum_runs(
-        values, live, codes + panel * (RUNS * PANEL * BYTES), scales, zeros, panel, first, last,
+        x + row * INPUTS, live, codes + panel * (RUNS * PANEL * BYTES), scales, zeros, panel, first, last,
         FORMAT, INPUTS, RUN, RUNS, GROUP_RUNS, ZERO_RUNS, ORDERED, PANEL, PASS_RUNS, STAGES, WARPS,
     )  # fmt: skip
     outputs = panel * PANEL + summed
@@ -60,16 +68,15 @@ def sum_runs(
 ) -> tl.tensor:  # fmt: skip
     """[PANEL, rows] of a panel, outputs as `order_outputs` has them: the sum of the runs `first` to `last` - 1.
 
-    values: where the first half of each row's first run is [rows, RUN / 2]; codes: of the panel. Scales and zero points
-    are read a pass before their use: nothing else hides that read. `stored` are outputs as they lie in memory, `summed`
-    those of the sums.
+    values: where each row is [rows]; codes: of the panel. Scales and zero points are read a pass before their use:
+    nothing else hides that read. `stored` are outputs as they lie in memory, `summed` those of the sums.
     """
     BYTES: tl.constexpr = RUN // 2 if has_half_bytes(FORMAT) else RUN
     HALF: tl.constexpr = RUN // 2
     WHOLE: tl.constexpr = INPUTS % (RUN * PASS_RUNS) == 0
     TILE_ROWS: tl.constexpr = values.shape[0]
     lanes, stored, summed = tl.arange(0, HALF), tl.arange(0, PANEL), order_outputs(PANEL, WARPS, ORDERED)
-    places = codes + stored[:, None] * BYTES + lanes[None, :]
+    places, halves = codes + stored[:, None] * BYTES + lanes[None, :], values[:, None] + lanes[None, :]
     zero = load_group(zeros, panel, first, stored, PANEL, RUNS, ZERO_RUNS)
     scale = load_group(scales, panel, first, summed, PANEL, RUNS, GROUP_RUNS)
     if PASS_RUNS == 2:
@@ -89,30 +96,55 @@ def sum_runs(
             run = pass_first + index
             if index == 1:
                 zero, scale = second_zero, second_scale
-            part = tl.zeros((PANEL, TILE_ROWS), tl.float32)
             held = (stored * 0 + run < RUNS)[:, None] | (RUNS % PASS_RUNS == 0)
             code = tl.load(places + run * (PANEL * BYTES), mask=held, other=0)
-            within = live[:, None] & ((run * RUN + lanes < INPUTS) | WHOLE)[None, :]
-            low = tl.load(values + run * RUN, mask=within, other=0.0)
-            within = live[:, None] & ((run * RUN + HALF + lanes < INPUTS) | WHOLE)[None, :]
-            high = tl.load(values + run * RUN + HALF, mask=within, other=0.0)
-            if has_half_bytes(FORMAT):
+            if FORMAT == FLOAT4:
                 low_weights, high_weights = decode_halves(code, zero[:, None], dtype, FORMAT)
+                total = add_float4(total, low_weights, values, live, run * RUN, scale, 0, INPUTS, WHOLE, WARPS)
+                total = add_float4(total, high_weights, values, live, run * RUN, scale, 1, INPUTS, WHOLE, WARPS)
             else:
-                high_code = tl.load(places + run * (PANEL * BYTES) + HALF, mask=held, other=0)
-                low_weights = decode_bytes(code, zero[:, None], dtype, FORMAT)
-                high_weights = decode_bytes(high_code, zero[:, None], dtype, FORMAT)
-            part = multiply_tiles(shuffle(low_weights, WARPS, ORDERED), low.T, part)
-            part = multiply_tiles(shuffle(high_weights, WARPS, ORDERED), high.T, part)
-            total += part * widen_scale(scale, FORMAT)[:, None] if GROUP_RUNS else part
+                within = live[:, None] & ((run * RUN + lanes < INPUTS) | WHOLE)[None, :]
+                low = tl.load(halves + run * RUN, mask=within, other=0.0)
+                within = live[:, None] & ((run * RUN + HALF + lanes < INPUTS) | WHOLE)[None, :]
+                high = tl.load(halves + run * RUN + HALF, mask=within, other=0.0)
+                if has_half_bytes(FORMAT):
+                    low_weights, high_weights = decode_halves(code, zero[:, None], dtype, FORMAT)
+                else:
+                    high_code = tl.load(places + run * (PANEL * BYTES) + HALF, mask=held, other=0)
+                    low_weights = decode_bytes(code, zero[:, None], dtype, FORMAT)
+                    high_weights = decode_bytes(high_code, zero[:, None], dtype, FORMAT)
+                part = tl.zeros((PANEL, TILE_ROWS), tl.float32)
+                part = multiply_tiles(shuffle(low_weights, WARPS, ORDERED), low.T, part)
+                part = multiply_tiles(shuffle(high_weights, WARPS, ORDERED), high.T, part)
+                total += part * scale.to(tl.float32)[:, None] if GROUP_RUNS else part
         zero, scale = next_zero, next_scale
         if PASS_RUNS == 2:
             second_zero, second_scale = later_zero, later_scale
 
     if GROUP_RUNS == 0:
-        total *= widen_scale(scale, FORMAT)[:, None]
+        total *= scale.to(tl.float32)[:, None]
     if FORMAT == FLOAT8:
         total *= FLOAT8_FACTOR
+    return total
+
+
+@triton.jit
+def add_float4(
+    total: tl.tensor, weights: tl.tensor, values: tl.tensor, live: tl.tensor, first: tl.tensor, exponents: tl.tensor,
+    HALF: tl.constexpr, INPUTS: tl.constexpr, WHOLE: tl.constexpr, WARPS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """total + the products of half HALF of a run, weights [outputs, 64] in TILE_ORDER: two groups of 32 inputs, whose
+    scales multiply their sums. first: input of the run; exponents: of its four groups."""
+    OUTPUTS: tl.constexpr = weights.shape[0]
+    near, far = tl.split(weights.reshape(OUTPUTS, 4, 2, 8).permute(0, 1, 3, 2))
+    lanes = tl.arange(0, 32)
+    for group in tl.static_range(2):
+        begin = first + HALF * 64 + group * 32
+        within = live[:, None] & ((begin + lanes < INPUTS) | WHOLE)[None, :]
+        x = tl.load(values[:, None] + begin + lanes[None, :], mask=within, other=0.0)
+        own = near.reshape(OUTPUTS, 32) if group == 0 else far.reshape(OUTPUTS, 32)
+        part = multiply_tiles(shuffle(own, WARPS, True), x.T, tl.zeros_like(total))
+        total += part * power_of_two(exponents, HALF * 2 + group)[:, None]
     return total
 
 
@@ -128,13 +160,15 @@ def prefetch(start: tl.tensor, size: tl.tensor) -> None:
 
 @triton.jit
 def shuffle(weights: tl.tensor, WARPS: tl.constexpr, ORDERED: tl.constexpr) -> tl.tensor:
-    """A tile of 64 bytes of codes, in TILE_ORDER, whose threads have 16 neighbours of an output each, as they come from
-    memory -> the inputs in their own order, the outputs in that in which the matrix units take them from those threads:
-    no number moves from one thread to another, which would cost a way through shared memory."""
+    """A tile of 64 bytes of codes, in TILE_ORDER, whose threads have 16 neighbours of an output each as they come from
+    memory, or half of each thread's -> the inputs in their own order, the outputs in that in which the matrix units
+    take them from those threads: no number moves from one thread to another, which would cost a way through shared
+    memory."""
     if ORDERED:
         OUTPUTS: tl.constexpr = weights.shape[0]
-        parts = weights.reshape(OUTPUTS // (16 * WARPS), 2, WARPS, 8, 4, 4, 2, 2)
-        weights = parts.permute(0, 2, 1, 3, 5, 6, 4, 7).reshape(OUTPUTS, 64)
+        BYTES: tl.constexpr = weights.shape[1]
+        parts = weights.reshape(OUTPUTS // (16 * WARPS), 2, WARPS, 8, 4, BYTES // 16, 2, 2)
+        weights = parts.permute(0, 2, 1, 3, 5, 6, 4, 7).reshape(OUTPUTS, BYTES)
     return weights
 
 
