@@ -20,9 +20,10 @@ class StateSlots:
     kept_starts: torch.Tensor
     """[S + 1] int32: sequence s keeps copies kept_starts[s] to kept_starts[s + 1]."""
     kept_tokens: torch.Tensor
-    """[kept] int32: the token of the step after which each is taken, ascending in each sequence."""
+    """[at least as many as are kept] int32: the token of the step after which each is taken, ascending in each
+    sequence."""
     kept_slots: torch.Tensor
-    """[kept] int32: where it goes."""
+    """As long, int32: where it goes."""
 
 
 @dataclass(slots=True)
@@ -49,6 +50,9 @@ class Batch:
     every key and value has its own scale."""
     uneven: bool = False
     """Whether one context of a decode is so long that its keys are shared out although sequences fill the device."""
+    mixed: bool = False
+    """Whether a sequence may have several tokens although there are as many sequences as tokens, those of the padding
+    among them. Else, with as many, each sequence has one at most."""
     segments: torch.Tensor | None = None
     """[T] int64: 1 for the tokens of a pair's second text, else 0. None: there are none of such."""
     states: StateSlots | None = None

@@ -7,6 +7,7 @@ a card; triton's kernels are not run. What comes to the host is zeros.
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from functools import partial, partialmethod
 from typing import Any
 
 import pytest
@@ -22,8 +23,10 @@ from loraplex.lora.residency import page_copier as copies
 from loraplex.lora.residency import pool
 from tests.cards import CARDS, use_card
 
-from .inline_stream import HostMoment, InlineStream
+from .inline_stream import HostMoment, InlineEvent, InlineStream
 from .paper_gauge import PaperGauge
+
+COSTS_NOTHING = ("aten::empty", "aten::new_empty", "prim::device")
 
 
 class FakeCuda(TorchDispatchMode):
@@ -31,9 +34,19 @@ class FakeCuda(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self.calls: list[str] = []
+        """What the host asked of the device, one name for each time: kernels, operations of torch that enqueue any,
+        copies, events, graphs. Not what only names memory."""
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = self._compute(func, args, kwargs)
+        tensors = tensors_of((*args, *(result if isinstance(result, tuple | list) else [result])))
+        if any(tensor.is_cuda for tensor in tensors) and not func.is_view and not func.name().startswith(COSTS_NOTHING):
+            self.calls.append(func.name())
+        return result
+
+    def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
         given = {name: value for name, value in (kwargs or {}).items() if name != "pin_memory"}
         if torch.device(given.get("device") or "cpu").type == "cuda":
             with self._fake:
@@ -47,7 +60,19 @@ class FakeCuda(TorchDispatchMode):
 class EmptyStream(InlineStream):
     """Of a device that holds nothing: zeros come of it."""
 
+    def __init__(self, device: FakeCuda) -> None:
+        self._device = device
+
+    def record(self) -> InlineEvent:
+        self._device.calls.append("record an event")
+        return super().record()
+
+    def wait(self, event: object) -> None:
+        self._device.calls.append("wait for an event")
+
     def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
+        if not destination.is_cuda:
+            self._device.calls.append("copy to the host")
         if destination.device == source.device or destination.is_cuda:
             super().copy(destination, source)
         else:
@@ -58,11 +83,13 @@ class EmptyStream(InlineStream):
 class Launches:
     """A captured step, whose launches were looked at as they were captured."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, device: FakeCuda, launch: Launch) -> None:
+        self._device = device
         launch()
 
     def replay(self) -> None:
         """Nothing holds anything."""
+        self._device.calls.append("replay a graph")
 
 
 class AtOnce(Executor):
@@ -77,8 +104,9 @@ class AtOnce(Executor):
         return done
 
 
-def check_arguments(kernel: Any, *arguments: Any, **named: Any) -> None:
+def check_arguments(kernel: Any, device: FakeCuda, *arguments: Any, **named: Any) -> None:
     """In place of a launch: all that a kernel reads and writes is on the device."""
+    device.calls.append(kernel.__name__)
     for tensor in tensors_of(arguments):
         assert tensor.device.type == "cuda", f"{kernel.__name__} gets a tensor of the host"
 
@@ -131,9 +159,15 @@ def copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
 
 
 @contextmanager
-def fake_cuda(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0)) -> Iterator[None]:
-    stream = EmptyStream()
-    queues = cuda_stream.Queues(stream, stream, Launches, HostMoment)
+def fake_cuda(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0)) -> Iterator[FakeCuda]:
+    fake = FakeCuda()
+    stream = EmptyStream(fake)
+
+    def mark() -> HostMoment:
+        fake.calls.append("mark a moment")
+        return HostMoment()
+
+    queues = cuda_stream.Queues(stream, stream, partial(Launches, fake), mark)
     monkeypatch.setattr(device, "find_cuda", lambda: torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a card")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
@@ -150,6 +184,6 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9,
     monkeypatch.setattr(FakeTensor, "__setitem__", set_item, raising=False)
     monkeypatch.setattr(FakeTensor, "copy_", copy, raising=False)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    monkeypatch.setattr(JITFunction, "run", check_arguments)
-    with FakeCuda():
-        yield
+    monkeypatch.setattr(JITFunction, "run", partialmethod(check_arguments, fake))
+    with fake:
+        yield fake

@@ -22,6 +22,7 @@ from loraplex.engine.runner.cuda_runner import CudaRunner
 from loraplex.engine.startup import cuda_warmup
 from loraplex.engine.startup.build import make_loader
 from loraplex.engine.startup.cuda_build import build_cuda_runner
+from loraplex.engine.startup.gpu_memory import plan_graphs
 from loraplex.engine.startup.kv_cache_size import state_layers
 from loraplex.lora.residency.pool import AdapterPool
 from tests.ahead_of_time import AbsentDevice
@@ -56,6 +57,9 @@ class Launched:
         """They were asked for."""
 
 
+CARD = 80 * 10**9
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
     """Kernels, each as it was to be compiled."""
@@ -87,7 +91,7 @@ def open_runner(
     )  # fmt: skip
     cache = CudaAttention(shape, max_tokens=TOKENS, device=CPU)
     queues = cuda_stream.Queues(InlineStream(), InlineStream(), Launched, HostMoment)
-    runner = build_cuda_runner(config, decoder, cache, pool, queues, LENGTH)
+    runner = build_cuda_runner(config, decoder, cache, pool, queues, LENGTH, plan_graphs(config, 2, CARD))
     runner.sampler._buffers.results.zero_()  # of which a step's end is read
     return runner, config
 
@@ -149,7 +153,7 @@ def test_recurrent_layers_compile_nothing_that_the_warm_up_has_not(asked: set[An
     pool = AdapterPool(base, memory=1 << 16, slots=3, dtype=torch.bfloat16, device=CPU)
     queues = cuda_stream.Queues(InlineStream(), InlineStream(), Launched, HostMoment)
     cache = CudaAttention(shape, max_tokens=TOKENS, device=CPU)
-    runner = build_cuda_runner(config, decoder, cache, pool, queues, LENGTH, states)
+    runner = build_cuda_runner(config, decoder, cache, pool, queues, LENGTH, plan_graphs(config, 2, CARD), states)
     runner.sampler._buffers.results.zero_()
     WARM_UP(runner, config, LENGTH)
     warmed = set(asked)

@@ -10,8 +10,11 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from loraplex import SamplingParams
 from loraplex.engine.runner import cuda_runner
+from loraplex.engine.runner.cuda_runner import CudaRunner
 from loraplex.engine.runner.step_inputs import StepInputs, StepShape
+from loraplex.engine.runner.steps import Ended
 from loraplex.engine.sampling.cuda.rows import RowLines
+from loraplex.engine.scheduler.plan import StepPlan
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.schemes import choose
@@ -103,6 +106,50 @@ def test_all_that_a_step_reads_comes_in_one_copy(base: Path, tmp_path: Path, mon
             sent.clear()
             llm.generate(PROMPTS[:2], kinds, adapter=[None, "one"], strict=True)
             assert sum(sent) == llm.status().steps - steps >= 4
+
+
+MOST_CALLS = 40
+"""Of a step, whatever the model's layers."""
+EIGHT_BILLION: dict[str, Any] = TINY | {"num_attention_heads": 8, "num_key_value_heads": 2}
+"""Shaped as Llama 3.1 8B: as many linears and norms a layer, four query heads for each of keys."""
+
+
+def calls_of_a_mixed_step(layers: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the host asks of the device in a step of prompts and decodes with adapters, drawn and greedy, after another
+    of that size."""
+    base = make_checkpoint(folder / "base", "llama", num_hidden_layers=layers, **EIGHT_BILLION)
+    adapters = {name: make_adapter(folder / name, base, rank=8, seed=1, kinds="all-linear") for name in ("one", "two")}
+    submit, steps = CudaRunner.submit, list[tuple[bool, list[str]]]()
+    monkeypatch.setattr(CudaRunner, "submit", submit)
+    with fake_cuda(monkeypatch) as device:
+
+        def noted(runner: CudaRunner, plan: StepPlan) -> Any:
+            device.calls.clear()
+            result, counts = submit(runner, plan).result(), [item.count for item in plan.scheduled]
+            steps.append((1 in counts and max(counts) > 1, [*device.calls]))
+            return Ended(result)
+
+        monkeypatch.setattr(CudaRunner, "submit", noted)
+        with open_llm(base, adapters, dtype="bfloat16", max_num_batched_tokens=16) as llm:
+            names = ["one", None, "two", "one"]
+            for _ in range(2):
+                steps.clear()
+                heats = (0.0, 0.7, 0.0, 1.0)
+                params = [SamplingParams(max_tokens=3, temperature=heat, ignore_eos=True) for heat in heats]
+                llm.generate([[4] * 3, [5], [6] * 14, [7] * 9], params, adapter=names, strict=True)
+    mixed = [calls for is_mixed, calls in steps if is_mixed]
+    assert mixed, "no step had prompts and decodes"
+    return max(mixed, key=len)
+
+
+def test_a_mixed_step_costs_the_host_as_much_whatever_the_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is one graph that is replayed, beside what comes to the device and goes back."""
+    few, many = (calls_of_a_mixed_step(layers, tmp_path / f"{layers}", monkeypatch) for layers in (2, 5))
+    assert few == many and len(many) <= MOST_CALLS, many
+    assert many.count("replay a graph") == 1
+    assert not [name for name in many if "::" not in name and " " not in name], "kernels were launched one by one"
 
 
 def test_a_tensor_left_on_the_host_is_found(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

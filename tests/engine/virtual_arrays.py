@@ -47,11 +47,10 @@ class ArrayRunner(VirtualRunner):
 
     def _begin(self, plan: StepPlan, draws: list[Draw]) -> VirtualHandle:
         shape, plan_inputs = self._arrays.inputs.write(plan.scheduled, self._adapters), self._inputs(plan.scheduled)
-        key = GraphKey(
-            shape.tokens, shape.sequences, shape.lora_rounds, False, frozenset(), False, False, 1, False, False
-        )
+        sizes = shape.tokens, shape.sequences, shape.mixed, shape.lora_rounds
+        key = GraphKey(*sizes, False, frozenset(), False, False, 1, False, False)
         launch = partial(self._launch, shape, key.lora_rounds)
-        if shape.is_decode:
+        if shape.is_fixed:
             self._arrays.graphs.run(key, launch)
         else:
             launch()

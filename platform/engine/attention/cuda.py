@@ -45,7 +45,7 @@ class CudaBackend(AttentionBackend, Protocol):
     def clips(self) -> bool:
         """Whether numbers can be beyond the scales, and are counted in Batch.clipped."""
 
-    def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool) -> int:
+    def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool, mixed: bool) -> int:
         """What keys are cut by in steps of these shapes with tables of `blocks` blocks: a captured launch's number."""
 
     def is_uneven(self, lengths: np.ndarray) -> bool:
@@ -61,8 +61,8 @@ def cuda_attention(shape: CacheShape, *, max_tokens: int, device: torch.device |
 class CudaAttention:
     """CudaBackend of layers whose heads are alike. No call waits for the device or reads from it.
 
-    A captured step replays right when the contents of a batch's tensors change: launches follow from shapes and
-    `uneven` alone. A row that is padding has slot -1 and position 0 and belongs to no sequence, or to one with a
+    A captured step replays right when the contents of a batch's tensors change: launches follow from shapes, `uneven`
+    and `mixed` alone. A row that is padding has slot -1 and position 0 and belongs to no sequence, or to one with a
     context of 0. Partial results share one buffer, so all calls belong to one stream; what is returned comes from
     torch's caching allocator.
     """
@@ -136,12 +136,13 @@ class CudaAttention:
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         step = (batch.block_tables, batch.query_starts, batch.context_lengths, batch.uneven)
         if len(query):
-            attend_paged(output, query, self._caches[layer], self._heads[layer], self._partials, *step, sinks)
+            cache, head = self._caches[layer], self._heads[layer]
+            attend_paged(output, query, cache, head, self._partials, *step, sinks, batch.mixed)
         return output
 
-    def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool) -> int:
+    def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool, mixed: bool) -> int:
         layer = self._caches[self.served[0]]
-        return plan_attend(layer, tokens, sequences, self.num_heads, blocks, uneven).cuts
+        return plan_attend(layer, tokens, sequences, self.num_heads, blocks, uneven, mixed).cuts
 
     def is_uneven(self, lengths: np.ndarray) -> bool:
         return is_uneven(int(lengths.max()), int(lengths.sum()), self.num_kv_heads, find_card(self._key.device))
@@ -171,11 +172,11 @@ class MixedCudaAttention(MixedAttention):
         self._groups = groups
         self.clips = any(group.clips for group in groups)
 
-    def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool) -> int:
+    def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool, mixed: bool) -> int:
         """Those of all groups as the digits of one number."""
         number = 0
         for group in self._groups:
-            number = number * (MOST_SPLITS + 1) + group.cuts(tokens, sequences, blocks, uneven)
+            number = number * (MOST_SPLITS + 1) + group.cuts(tokens, sequences, blocks, uneven, mixed)
         return number
 
     def is_uneven(self, lengths: np.ndarray) -> bool:

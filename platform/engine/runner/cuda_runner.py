@@ -31,7 +31,8 @@ MOST_JUDGED: Final = 256
 @dataclass(slots=True)
 class CudaRunner:
     """Nothing in `submit` waits for the device. All that a step reads or leaves there has a place that never changes,
-    so that decodes are captured as graphs; steps with prompts in them are launched one kernel after the other."""
+    so that steps are captured as graphs. Launched one kernel after the other are those that tell log-probabilities of
+    prompts or make vectors: StepShape.is_fixed."""
 
     decoder: Decoder
     cache: CudaBackend
@@ -57,31 +58,36 @@ class CudaRunner:
             self.states.copy_states(plan.state_copies)
         asked = self.sampler.prepare(plan.sample_rows())
         shape = self.inputs.write(plan.scheduled, self.adapters, self.cache.is_uneven, asked.records)
-        handle = (self._decode if shape.is_decode else self._compute)(plan, shape, asked)
+        handle = (self._replay if shape.is_fixed else self._compute)(plan, shape, asked)
         handle.stale = shape.stale
         if self.cache.clips:
             handle.clipped = self.host_transfer.send(self.clipped[:, : shape.tokens])
         handle.seconds = time.perf_counter() - started
         return handle
 
-    def _decode(self, plan: StepPlan, shape: StepShape, asked: RowNeeds) -> "CudaHandle":
-        cuts = self.cache.cuts(shape.tokens, shape.sequences, self.inputs.blocks, shape.uneven)
-        lora = shape.lora
+    def _replay(self, plan: StepPlan, shape: StepShape, asked: RowNeeds) -> "CudaHandle":
+        """Steps with prompts are captured with the launches of draws: beside a prompt they cost nothing."""
+        cuts = self.cache.cuts(shape.tokens, shape.sequences, self.inputs.blocks, shape.uneven, shape.mixed)
+        lora, draws = shape.lora, asked.draws or shape.mixed
         acting: tuple[bool, frozenset[str], bool, bool] = (False, frozenset(), False, False)
         if lora is not None:
             acting = lora.has_vectors, lora.changed, lora.own_logits, lora.on_experts
-        key = GraphKey(shape.tokens, shape.sequences, shape.lora_rounds, *acting, cuts, asked.draws, asked.logprobs)
+        sizes = shape.tokens, shape.sequences, shape.mixed, shape.lora_rounds
         with self.device_time.span():
-            self.graphs.run(key, partial(self._launch, shape, asked.draws, asked.logprobs))
-        return CudaHandle(self.device_time, plan.scheduled, self.sampler.fetch(asked.counts))
+            self.graphs.run(
+                GraphKey(*sizes, *acting, cuts, draws, asked.logprobs),
+                partial(self._launch, shape, draws, asked.logprobs),
+            )
+        sampled = self.sampler.fetch(asked.counts) if asked.counts else None
+        return CudaHandle(self.device_time, plan.scheduled, sampled)
 
     def _launch(self, shape: StepShape, draws: bool, logprobs: bool) -> None:
         batch, x, residual = self._through_layers(shape)
         self.sampler.launch(self.decoder.end(x, residual, batch), draws=draws, logprobs=logprobs)
 
     def _compute(self, plan: StepPlan, shape: StepShape, asked: RowNeeds) -> "CudaHandle":
-        """With prompts in it. Their log-probabilities come first, as they pass through where drawn tokens lie, and the
-        parameters of their draws."""
+        """With log-probabilities of prompts, or vectors. The former come first, as they pass through where drawn tokens
+        lie, and the parameters of their draws."""
         prompts: dict[int, PendingLogprobs] = {}
         with self.device_time.span():
             batch, x, residual = self._through_layers(shape)

@@ -1,7 +1,7 @@
 """GraphPool: a step's launches, captured once for each GraphKey and replayed from then on."""
 
 import logging
-from bisect import bisect_left
+import time
 from typing import Final, NamedTuple
 
 from ..device.faults import memory_error
@@ -22,6 +22,8 @@ class GraphKey(NamedTuple):
     """New tokens with those of the padding: the grids of all kernels, and the bound of the LoRA chunk list."""
     sequences: int
     """With the padding: as many tokens are drawn."""
+    mixed: bool
+    """Batch.mixed: whether sequences may have several tokens each."""
     lora_rounds: int
     """Times that adapters are added to each linear: 0 for the base alone, more than 1 where adapters are summed."""
     lora_vectors: bool
@@ -51,6 +53,8 @@ class GraphPool:
         self.serves = False
         """Whether memory that runs out in a capture ends no more than captures: its step was launched. Before, it is
         raised."""
+        self.seconds = 0.0
+        """That captures took, each with the launch before it."""
         self._capture = capture
         self._most = most
         self._graphs: dict[GraphKey, Graph] = {}
@@ -72,9 +76,11 @@ class GraphPool:
             self._graphs[key] = graph
             graph.replay()
             return
+        began = time.perf_counter()
         launch()
         if len(self._graphs) < self._most or self._gives_way(key):
             self._add(key, launch)
+            self.seconds += time.perf_counter() - began
 
     def _add(self, key: GraphKey, launch: Launch) -> None:
         try:
@@ -97,14 +103,3 @@ class GraphPool:
             del self._launched[next(iter(self._launched))]
         self._launched[key] = count
         return False
-
-
-def size_ladder(most: int) -> tuple[int, ...]:
-    """Sizes that steps of up to `most` sequences are padded to: 1, 2, 4, multiples of 8 to 256, of 32 beyond."""
-    sizes = [1, 2, 4, *range(8, 257, 8), *range(288, most + 32, 32)]
-    return (*[size for size in sizes if size < most], most)
-
-
-def pad_size(count: int, ladder: tuple[int, ...]) -> int:
-    """The least size that holds `count`."""
-    return ladder[bisect_left(ladder, count)]

@@ -1,8 +1,6 @@
 """What an engine is made of on CUDA: a measured split of the card's memory, and the runner with all that it fills and
 reads."""
 
-from typing import Final
-
 import torch
 
 from loraplex.lora.kernels.cuda.tiles import most_grid_tokens
@@ -24,20 +22,17 @@ from ..model.decoder import Decoder
 from ..model.decoder_loader import DecoderLoader
 from ..protocol import MAX_ADAPTERS
 from ..runner.cuda_runner import CudaRunner
-from ..runner.graph_pool import GraphPool, size_ladder
+from ..runner.graph_pool import GraphPool
 from ..runner.step_inputs import StepInputs
 from ..runner.step_layout import AdapterSlots
 from ..runner.steps import Runner
 from ..sampling.cuda.sampler import CudaSampler
 from . import cuda_warmup, gpu_profile
-from .gpu_memory import estimate_graphs, gigabytes, no_room, split_memory
+from .gpu_memory import GraphPlan, gigabytes, no_room, plan_graphs, split_memory
 from .kv_cache_size import LEAST_BLOCKS, blocks_of
 from .loaded import Loaded, Shares
 from .packed_weights import load_decoder
 from .weights_cache import WeightsCache
-
-GRAPHS_PER_SIZE: Final = 6
-"""With and without adapters, drawn and greedy: four that the warm-up captures; others come when a step asks."""
 
 
 class CudaBuilder:
@@ -60,7 +55,7 @@ class CudaBuilder:
         steps = f"lower max_num_batched_tokens, now {config.max_num_batched_tokens}"
         with no_room("its largest steps were tried", steps, self._fewer_sequences()):
             self._try_largest_steps(loaded)
-        seen = self._profile.seen(estimate_graphs(most_graphs(config), model.num_layers))
+        seen = self._profile.seen(self._graphs(loaded).bytes)
         split = split_memory(config, model, seen, loaded.cache_dtype, loaded.scales.static is not None)
         return Shares(split.adapters, split.cache, split.describe(), split.words)
 
@@ -72,7 +67,7 @@ class CudaBuilder:
             runner = self._runner(loaded, self._cache(loaded, LEAST_BLOCKS), states, adapters)
             cuda_warmup.run_largest(runner, self._config, loaded.max_model_len)
         with self._profile.graph_pool():
-            cuda_warmup.run_largest_decode(runner, self._config)
+            cuda_warmup.run_largest_captured(runner, self._config, loaded.max_model_len)
         adapters.close()
 
     def reserve_cache(self, loaded: Loaded, blocks: int) -> AttentionBackend:
@@ -95,8 +90,10 @@ class CudaBuilder:
             before = self._profile.taken()
             cuda_warmup.warm_up_cuda(runner, self._config, loaded.max_model_len)
             taken = self._profile.taken() - before
-        runner.graphs.serves = True
-        return runner, f"kernels compiled: {len(runner.graphs)} steps captured in {gigabytes(taken)}"
+        graphs, plan = runner.graphs, self._graphs(loaded)
+        graphs.serves = True
+        captured = f"{len(graphs)} steps captured in {gigabytes(taken)} and {graphs.seconds:.1f} s"
+        return runner, f"kernels compiled: {captured}; at most {plan.most}, about {gigabytes(plan.bytes)}"
 
     def _cache(self, loaded: Loaded, blocks: int) -> CudaBackend:
         shape, device = loaded.cache_shape(blocks), loaded.device.device
@@ -107,7 +104,10 @@ class CudaBuilder:
     ) -> CudaRunner:
         loaded.decoder.attach_states(states)
         arguments = self._config, loaded.decoder, cache, adapters, self._queues, loaded.max_model_len
-        return build_cuda_runner(*arguments, states)
+        return build_cuda_runner(*arguments, self._graphs(loaded), states)
+
+    def _graphs(self, loaded: Loaded) -> GraphPlan:
+        return plan_graphs(self._config, loaded.model.num_layers, self._profile.total)
 
     def _smaller_share(self) -> str:
         return f"lower gpu_memory_utilization, now {self._config.gpu_memory_utilization:g}"
@@ -127,13 +127,9 @@ def check_step_size(config: EngineConfig) -> None:
         )
 
 
-def most_graphs(config: EngineConfig) -> int:
-    return GRAPHS_PER_SIZE * len(size_ladder(config.max_num_seqs))
-
-
 def build_cuda_runner(
     config: EngineConfig, decoder: Decoder, cache: CudaBackend, adapters: AdapterSlots, queues: cuda_stream.Queues,
-    max_model_len: int, states: DeltaNetBackend | None = None,
+    max_model_len: int, graphs: GraphPlan, states: DeltaNetBackend | None = None,
 ) -> CudaRunner:  # fmt: skip
     """Nothing is compiled or captured yet. ValueError for a vocabulary that the sampler does not take."""
     table, vocab_size = adapters.table, len(decoder.embedding.table)
@@ -150,6 +146,7 @@ def build_cuda_runner(
         block_size=config.block_size,
         rounds=MAX_ADAPTERS,
         has_states=states is not None,
+        sizes=graphs.sizes,
     )
     return CudaRunner(
         decoder=decoder,
@@ -159,7 +156,7 @@ def build_cuda_runner(
             config.max_num_seqs, most_tokens(vocab_size, MOST_TOKENS), device, host_transfer, inputs.parameters
         ),
         inputs=inputs,
-        graphs=GraphPool(queues.capture, most_graphs(config)),
+        graphs=GraphPool(queues.capture, graphs.most),
         host_transfer=host_transfer,
         device_time=DeviceTime(queues.mark),
         clipped=torch.zeros(1, tokens, dtype=torch.int64, device=device),

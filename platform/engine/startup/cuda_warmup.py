@@ -1,4 +1,4 @@
-"""Warm-up on CUDA: every kernel is compiled for the shapes it will see, and the ladder of decode steps is captured."""
+"""Warm-up on CUDA: every kernel is compiled for the shapes it will see, and steps of all sizes are captured."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -12,7 +12,7 @@ from ..kv_cache.keyed_pool import PADDING
 from ..kv_cache.prefix import BlockKey
 from ..protocol import AdapterRef, GenerateRequest
 from ..runner.cuda_runner import CudaRunner
-from ..runner.graph_pool import size_ladder
+from ..runner.step_sizes import StepSizes
 from ..sampling_params import SamplingParams
 from ..scheduler.plan import Kept, Scheduled, StepPlan
 from ..scheduler.sequence import Request
@@ -40,20 +40,26 @@ Step = tuple[list[int], SamplingParams, bool]
 
 
 def warm_up_cuda(runner: CudaRunner, config: EngineConfig, max_model_len: int) -> None:
-    """All keys and values go to the padding block, which nobody reads. Graphs from the largest to the smallest, as they
-    share memory."""
-    most = config.most_step_tokens
-    prompts = (step for size in _prompt_sizes(most) for step in _prompts(size, config, max_model_len))
-    _run(runner, config, [*_decodes(config), *prompts])
+    """All keys and values go to the padding block, which nobody reads."""
+    most, launched = config.most_step_tokens, without_graphs(runner)
+    _run(runner, config, _captured(runner.inputs.sizes, config, max_model_len))
+    _run(launched, config, (step for size in _prompt_sizes(most) for step in _judged(size, config, max_model_len)))
     table = runner.adapters.table
     # As if slot 0 changed all that an adapter may: what is launched for that is compiled, and finds nothing to change.
     for own_logits in (False, True):
         table.extras[0] = _changing(table, len(runner.decoder.embedding.table), own_logits)
-        _run(runner, config, (step for size in {2, most} for step in _prompts(size, config, max_model_len)))
+        for size in sorted({2, most}):
+            _run(launched, config, [(_prompts(size, config, max_model_len), GREEDY, True)])
+            _run(launched, config, _judged(size, config, max_model_len))
     del table.extras[0]
     runner.cache.copy_blocks([(0, 0)])
     if runner.states is not None:
         runner.states.copy_states([(PADDING, PADDING)])
+
+
+def without_graphs(runner: CudaRunner) -> CudaRunner:
+    """The same, which launches every step."""
+    return replace(runner, graphs=runner.graphs.disabled())
 
 
 def _changing(table: PageTable, vocab_size: int, own_logits: bool) -> Extras:
@@ -64,12 +70,14 @@ def _changing(table: PageTable, vocab_size: int, own_logits: bool) -> Extras:
 
 def run_largest(runner: CudaRunner, config: EngineConfig, max_model_len: int) -> None:
     """The steps that take most memory: of as many tokens as there may be, with a prompt whose every token is judged."""
-    _run(runner, config, _prompts(config.most_step_tokens, config, max_model_len))
+    _run(without_graphs(runner), config, _judged(config.most_step_tokens, config, max_model_len))
 
 
-def run_largest_decode(runner: CudaRunner, config: EngineConfig) -> None:
-    """Of the steps that are captured the one with the largest tensors, without a graph."""
-    _run(replace(runner, graphs=runner.graphs.disabled()), config, [([1] * config.max_num_seqs, DRAWN, True)])
+def run_largest_captured(runner: CudaRunner, config: EngineConfig, max_model_len: int) -> None:
+    """Of the steps that are captured those with the largest tensors, without a graph."""
+    prompts = _prompts(config.most_step_tokens, config, max_model_len)
+    largest: list[Step] = [(prompts, DRAWN, True), ([1] * config.max_num_seqs, DRAWN, True)]
+    _run(without_graphs(runner), config, largest)
 
 
 def _run(runner: CudaRunner, config: EngineConfig, steps: Iterable[Step]) -> None:
@@ -88,8 +96,12 @@ def _hold_states(plan: StepPlan) -> None:
         item.kept = [Kept(1, PADDING, BlockKey(b"", b""))] if item.count > 1 else []
 
 
-def _decodes(config: EngineConfig) -> Iterator[Step]:
-    for size in reversed(size_ladder(config.max_num_seqs)):
+def _captured(sizes: StepSizes, config: EngineConfig, max_model_len: int) -> Iterator[Step]:
+    """From the largest to the smallest, as they share memory; StepSizes.captured of them."""
+    for size in reversed(sizes.prompts):
+        for adapter in (False, True):
+            yield _prompts(size, config, max_model_len), GREEDY, adapter
+    for size in reversed(sizes.decodes):
         for params in (GREEDY, DRAWN):
             for adapter in (False, True):
                 yield [1] * size, params, adapter
@@ -102,14 +114,19 @@ def _prompt_sizes(most: int) -> list[int]:
     )
 
 
-def _prompts(size: int, config: EngineConfig, max_model_len: int) -> Iterator[Step]:
-    """Prompts alone and with decodes, of up to `size` tokens together."""
+def _prompts(size: int, config: EngineConfig, max_model_len: int) -> list[int]:
+    """Prompts alone, of `size` tokens together, where so many sequences may have them."""
     longest = min(size, max_model_len - 1)
-    prompts = [longest] * (size // longest)
-    yield prompts[: config.max_num_seqs], GREEDY, True
+    whole, rest = divmod(size, longest)
+    return ([longest] * whole + [rest] * (rest > 0))[: config.max_num_seqs]
+
+
+def _judged(size: int, config: EngineConfig, max_model_len: int) -> Iterator[Step]:
+    """Prompts whose tokens are judged, alone and with decodes, of up to `size` tokens together."""
+    yield _prompts(size, config, max_model_len), DESCRIBED, True
     decodes = min(config.max_num_seqs, size // 2 + 1) - 1
     if size > decodes + 1:
-        yield [min(size - decodes, longest), *[1] * decodes], DESCRIBED, True
+        yield [min(size - decodes, max_model_len - 1), *[1] * decodes], DESCRIBED, True
 
 
 def _scheduled(count: int, params: SamplingParams, adapter: bool, block_size: int) -> Scheduled:

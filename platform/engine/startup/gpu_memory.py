@@ -16,11 +16,16 @@ import torch
 from ..config import EngineConfig
 from ..device.faults import memory_error
 from ..model.config import ModelConfig
+from ..runner.step_sizes import StepSizes, all_sizes
 from ..status import DeviceMemory
 from .kv_cache_size import LEAST_BLOCKS, KvCachePlan, block_bytes, plan_blocks
 
 GRAPH_BYTES_PER_LAYER: Final = 400_000
 """Of a captured step, beside what graphs share; engines of the same shape of step report 0.38 MB."""
+GRAPHS_SHARE: Final = 0.02
+"""Of a card's memory, that captured steps take at most beside what they share, where the coarsest sizes fit in it."""
+GRAPHS_ROOM: Final = 1.5
+"""Steps that may be captured, for each one that is at the start: others come when somebody asks for them."""
 MOST_UTILIZATION: Final = 0.98
 """Nobody is advised to go beyond: the driver and the desktop need some."""
 SHORTER: Final = {"int4": 3.5, "fp8": 2.0}
@@ -81,6 +86,25 @@ class MemorySplit:
             total=seen.total, allowed=self.allowed, activations=seen.activations, graphs=seen.graphs,
             graph_pool=seen.graph_pool,
         )  # fmt: skip
+
+
+class GraphPlan(NamedTuple):
+    """Which steps are captured."""
+
+    sizes: StepSizes
+    most: int
+    """How many, as the engine runs."""
+    bytes: int
+    """That as many take beside what they share: `estimate_graphs`."""
+
+
+def plan_graphs(config: EngineConfig, layers: int, total: int) -> GraphPlan:
+    """The finest sizes whose steps take no more than GRAPHS_SHARE of `total` bytes; else the coarsest."""
+    room = int(total * GRAPHS_SHARE) // estimate_graphs(1, layers)
+    choices = [*all_sizes(config.max_num_seqs, config.most_step_tokens)]
+    sizes = next((choice for choice in choices if choice.captured <= room), choices[-1])
+    most = max(sizes.captured, min(room, int(sizes.captured * GRAPHS_ROOM)))
+    return GraphPlan(sizes, most, estimate_graphs(most, layers))
 
 
 def estimate_graphs(captured: int, layers: int) -> int:

@@ -67,6 +67,11 @@ class GpuProfile:
         allowed_memory(utilization, gauge.name, self._total, self._free)
         self._weights = self._activations = self._graph_pool = 0
 
+    @property
+    def total(self) -> int:
+        """Bytes of the card."""
+        return self._total
+
     @contextmanager
     def weights(self) -> Iterator[None]:
         """Around all that stays: weights, and what libraries take once."""

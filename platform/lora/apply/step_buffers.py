@@ -73,9 +73,8 @@ def lists_of_rows(batch: LoraBatch, rows: torch.Tensor, beside: StepLists | None
     """Of some tokens [R] of a batch, on their way to the device in memory of their own, but for what they share with
     lists `beside`: not for what is captured."""
     table = batch.table
-    part = LoraBatch.build(table, batch.token_slot[rows], batch.token_scale[rows])
     found = []
-    for single in [] if part is None else part.rounds():
+    for single in rounds_of_rows(batch, rows):
         host = torch.empty(
             list_words(table, len(rows)), dtype=torch.int32, pin_memory=table.arena.device.type == "cuda"
         )
@@ -85,6 +84,12 @@ def lists_of_rows(batch: LoraBatch, rows: torch.Tensor, beside: StepLists | None
         lists.words.copy_(host, non_blocking=True)
         found.append(lists)
     return found
+
+
+def rounds_of_rows(batch: LoraBatch, rows: torch.Tensor) -> list[LoraBatch]:
+    """Of some tokens [R] of a batch: as many as any of them has adapters, which may be fewer than the batch has."""
+    part = LoraBatch.build(batch.table, batch.token_slot[rows], batch.token_scale[rows])
+    return [] if part is None else part.rounds()
 
 
 class StepBuffers(StepLists):

@@ -172,6 +172,22 @@ def test_padding_is_left_alone(
     assert sequences is not LONG or parts_of(backends[0]) > 0
 
 
+@pytest.mark.parametrize("rows", [2, 17, 70], ids=str)
+def test_a_padded_step_with_prompts_is_none_of_decodes(rows: int) -> None:
+    """As many sequences as tokens, most of them idle: by tiles of decodes and of prompts."""
+    backends = make_backends((4, 2))
+    sequences = [(40, 5), (0, 1), (270, 9), (13, 1)]
+    batch = fill_both(*backends, sequences)
+    tokens = len(batch.positions)
+    padded = pad(batch, 0, tokens + rows - len(sequences), rows)
+    padded = replace(widen_table(padded, BLOCKS), mixed=True)
+    assert len(padded.positions) == len(padded.context_lengths)
+    query = torch.cat((random(tokens, 4, 64), torch.full((rows, 4, 64), NAN)))
+    actual, expected = backends[0].attend(0, query, padded), backends[1].attend(0, query[:tokens], batch)
+    torch.testing.assert_close(actual[:tokens], expected, rtol=3e-6, atol=3e-6)
+    assert actual[tokens:].isnan().all()
+
+
 @pytest.mark.parametrize("cache", [FP32, E4M3], ids=str)
 def test_a_captured_launch_is_right_for_any_contexts(cache: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Captured with short ones, replayed with longer ones, fewer sequences and other starts."""

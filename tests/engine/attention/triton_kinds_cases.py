@@ -138,5 +138,6 @@ def test_cuts_of_layers_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     use_card(monkeypatch, CARDS[90])
     shape = CacheShape(layers=SHARED, num_blocks=BLOCKS, block_size=16, cache_dtype=FP32)
     backend = cuda_attention(shape, max_tokens=64, device="cpu")
-    found = {backend.cuts(1, 1, blocks, False) for blocks in (1, 20, 40)} | {backend.cuts(64, 64, 40, False)}
+    found = {backend.cuts(1, 1, blocks, False, False) for blocks in (1, 20, 40)}
+    found |= {backend.cuts(64, 64, 40, False, mixed) for mixed in (False, True)}
     assert len(found) >= 3 and 0 in found

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loraplex import SamplingParams
-from loraplex.engine.runner.graph_pool import size_ladder
+from loraplex.engine.runner.step_sizes import finest_sizes
 from loraplex.engine.startup import cuda_warmup
 from loraplex.engine.structured_outputs import StructuredOutputs
 from tests.engine.cuda_engine import cuda, open_llm
@@ -48,7 +48,7 @@ def test_what_was_captured_at_the_start_replays_for_all_that_comes(
     names, prompts = ("rank12", "rank8"), [prompts[0], prompts[3]]
     with open_llm(base, adapters, max_num_seqs=2, max_num_batched_tokens=4) as llm:
         captured = RecordedGraph.captured
-        assert captured == 4 * len(size_ladder(2))
+        assert captured == finest_sizes(2, 4).captured
         runner: Any = llm.llm_engine.engine.core._in_flight._runner
         assert runner.graphs.serves, "memory that runs out in a capture costs no step from now on"
         outputs = run(llm, prompts, names)

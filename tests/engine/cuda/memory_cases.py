@@ -11,6 +11,7 @@ from loraplex.engine.model.decoder import Decoder
 from loraplex.engine.model.decoder_loader import DecoderLoader
 from loraplex.engine.runner import cuda_runner
 from loraplex.engine.runner.cuda_runner import CudaRunner
+from loraplex.engine.runner.step_sizes import finest_sizes
 from loraplex.engine.startup import cuda_warmup, gpu_profile
 from tests.engine.cuda_engine import cuda, open_llm
 from tests.engine.paper_gauge import PaperGauge
@@ -23,7 +24,7 @@ __all__ = ["adapters", "base", "cuda", "one_patch_a_module", "poisoned_memory", 
 pytestmark = pytest.mark.usefixtures("cuda")
 
 WARM_UP, RUN_LARGEST = cuda_warmup.warm_up_cuda, cuda_warmup.run_largest
-RUN_LARGEST_DECODE = cuda_warmup.run_largest_decode
+RUN_LARGEST_CAPTURED = cuda_warmup.run_largest_captured
 
 
 MB = 10**6
@@ -54,21 +55,22 @@ def test_a_card_is_measured_and_split_as_the_engine_starts(base: Path, monkeypat
 
     monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: gauge)
     monkeypatch.setattr(cuda_warmup, "run_largest", RUN_LARGEST)
-    monkeypatch.setattr(cuda_warmup, "run_largest_decode", RUN_LARGEST_DECODE)
+    monkeypatch.setattr(cuda_warmup, "run_largest_captured", RUN_LARGEST_CAPTURED)
     monkeypatch.setattr(cuda_runner, "MOST_JUDGED", 4)
     monkeypatch.setattr(Decoder, "end", ending)
     monkeypatch.setattr(DecoderLoader, "load", loading)
     monkeypatch.setattr(CudaRunner, "submit", submitting)
     settings = {"num_kv_blocks": None, "adapter_memory_share": 0.25, "max_num_seqs": 2, "max_num_batched_tokens": 8}
     with open_llm(base, {}, **settings) as llm:
-        assert counts == [[8], [7, 1], [1, 1]], "the largest steps, before there is a cache"
+        assert counts == [[8], [7, 1], [8], [1, 1]], "the largest steps, before there is a cache"
         assert RecordedGraph.captured == 0
-        assert judged == [1, 4, 2, 2, 2], "logits of the last token; of six more of the second prompt, some at a time"
-        info, left = llm.info, 45 * MB - 5 * MB - 4 * MB - 2 * MB - 12 * 2 * 400_000
+        assert judged == [4, 3, 1, 4, 2, 2, 2, 2], "logits of a prompt's tokens some at a time, then of those to draw"
+        graphs = finest_sizes(2, 8).captured * 2 * 400_000
+        info, left = llm.info, 45 * MB - 5 * MB - 4 * MB - 4 * MB - graphs
         assert info.device_memory is not None
         assert (info.device_memory.total, info.device_memory.allowed) == (50 * MB, 45 * MB)
-        assert (info.device_memory.activations, info.device_memory.graphs) == (4 * MB, 12 * 2 * 400_000)
-        assert info.device_memory.graph_pool == 2 * MB
+        assert (info.device_memory.activations, info.device_memory.graphs) == (4 * MB, graphs)
+        assert info.device_memory.graph_pool == 4 * MB
         assert info.adapter_memory == left // 4
         assert info.num_blocks + 1 == (left - left // 4) // (2 * 2 * 16 * 2 * 16 * 4)
         engine = llm.llm_engine.engine
@@ -108,6 +110,6 @@ def test_memory_that_runs_out_in_a_capture_says_what_to_change(base: Path, monke
 
 
 def test_a_card_without_room_for_the_cache_is_refused(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge(total=17 * MB))
+    monkeypatch.setattr(gpu_profile, "open_gauge", lambda device: PaperGauge(total=15 * MB))
     with pytest.raises(ValueError, match=r"a card has too little memory .* CUDA graphs 0\.01 GB.* lower max_num_seqs"):
         open_llm(base, {})

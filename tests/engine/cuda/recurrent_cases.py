@@ -11,6 +11,7 @@ from tests.engine.recorded_graph import RecordedGraph
 from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
 
 from .batch_cases import WARM_UP
+from .guard import guard_memory
 from .requests import LENGTHS, NAMES, greedy, prompts, run, tokens, with_peft
 
 __all__ = ["cuda", "one_patch_a_module", "poisoned_memory", "prompts", "rounding"]
@@ -56,6 +57,18 @@ def test_a_mixed_batch_equals_transformers_and_peft(
         forked = run(llm, prompts[1:2], NAMES[1:2], greedy(n=2))
         assert llm.status().prompt_tokens == LENGTHS[1] + 1
     assert tokens(forked) == [expected[1] * 2]
+
+
+def test_replayed_steps_touch_no_state_of_others(
+    base: Path, adapters: dict[str, Path], prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among them states that are kept on the way, of prompts that are captured with none kept."""
+    hidden = guard_memory(monkeypatch)
+    with open_llm(base, adapters) as llm:
+        for asked in ([prompts[0], prompts[3]], prompts):
+            names = NAMES[: len(asked)]
+            assert tokens(run(llm, asked, names)) == with_peft(base, adapters, asked, names)
+    assert all(size > 0 for size in hidden)
 
 
 def test_what_was_captured_at_the_start_replays_for_all_that_comes(

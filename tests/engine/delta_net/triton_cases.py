@@ -83,6 +83,23 @@ def test_a_padded_decode_touches_no_state_of_others() -> None:
             assert torch.equal(found.nan_to_num(7.0), wanted.nan_to_num(7.0))
 
 
+def test_a_padded_step_with_prompts_keeps_what_it_is_told_and_nothing_else() -> None:
+    """Of sequences that are idle, and past the last state that is kept, whatever an earlier step left there."""
+    weights, tokens, net, plain = make_weights(), make_projections(9), new_net(SHAPE), new_net(SHAPE)
+    parts, kept = [(0, 4, 1), (0, 1, 2)], [[(0, 4), (2, 5)], []]
+    expected = plain.mix(0, some(tokens, 0, 5), weights, make_batch(parts, kept))
+    padded = make_batch([*parts, (0, 1, 0), (0, 1, 0), (0, 1, 0), (0, 1, 0)], [*kept, *[[] for _ in range(4)]])
+    padded.query_starts[3:] = 5
+    assert padded.states is not None
+    left = torch.tensor([3, 3, 3], dtype=torch.int32)
+    padded.states.kept_tokens = torch.cat([padded.states.kept_tokens, left])
+    padded.states.kept_slots = torch.cat([padded.states.kept_slots, left])
+    assert torch.equal(net.mix(0, tokens, weights, padded)[:5], expected)
+    for slot in range(SLOTS):
+        for found, wanted in zip(net.state(0, slot), plain.state(0, slot), strict=True):
+            assert torch.equal(found.nan_to_num(7.0), wanted.nan_to_num(7.0))
+
+
 def test_projections_in_bfloat16_are_read_as_they_are() -> None:
     weights, tokens = make_weights(), make_projections(5)
     short = Projections(*(part.bfloat16() for part in (tokens.qkv, tokens.gate, tokens.beta, tokens.step)))

@@ -18,8 +18,8 @@ from loraplex.engine.kernels.cuda.sampling.layout import IDLE, RECORD
 from loraplex.engine.kv_cache.prefix import BlockKey
 from loraplex.engine.protocol import AdapterRef
 from loraplex.engine.runner.cuda_runner import CudaRunner
-from loraplex.engine.runner.graph_pool import PATIENCE, GraphKey, GraphPool, pad_size, size_ladder
-from loraplex.engine.runner.step_inputs import NO_RECORDS, StepInputs
+from loraplex.engine.runner.graph_pool import PATIENCE, GraphKey, GraphPool
+from loraplex.engine.runner.step_inputs import NO_RECORDS, NOT_WRITTEN, StepInputs
 from loraplex.engine.runner.step_layout import judged
 from loraplex.engine.sampling.cuda.sampler import RowNeeds
 from loraplex.engine.scheduler.plan import Kept, Scheduled, StepPlan
@@ -78,7 +78,6 @@ def test_states_are_padded_with_the_padding_slot(stream: VirtualStream) -> None:
     found = inputs.batch(shape).states
     assert found is not None
     assert (found.slots.tolist(), found.kept_starts.tolist()) == ([5, 2, 9, 0], [0, 0, 0, 0, 0])
-    assert len(found.kept_tokens) == len(found.kept_slots) == 0
     addresses = found.slots.data_ptr(), found.kept_starts.data_ptr()
     chunk = Scheduled(sequence([8, 7, 6, 5, 4, 3, 2], [3, 9]), start=2, count=4, sample=False)
     chunk.sequence.state, chunk.kept = 1, [Kept(4, 8, BlockKey(b"", b"")), Kept(6, 3, BlockKey(b"", b""))]
@@ -86,8 +85,8 @@ def test_states_are_padded_with_the_padding_slot(stream: VirtualStream) -> None:
     stream.record().synchronize()
     found = inputs.batch(shape).states
     assert found is not None and (found.slots.data_ptr(), found.kept_starts.data_ptr()) == addresses
-    assert (found.slots.tolist(), found.kept_starts.tolist()) == ([5, 1], [0, 0, 2])
-    assert (found.kept_tokens.tolist(), found.kept_slots.tolist()) == ([2, 4], [8, 3])
+    assert (found.slots.tolist(), found.kept_starts.tolist()) == ([5, 1, 0, 0, 0, 0], [0, 0, 2, 2, 2, 2, 2])
+    assert (found.kept_tokens[:2].tolist(), found.kept_slots[:2].tolist()) == ([2, 4], [8, 3])
 
 
 class Contexts:
@@ -98,7 +97,7 @@ class Contexts:
     def is_uneven(self, lengths: np.ndarray) -> bool:
         return int(lengths.max()) > 4
 
-    def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool) -> int:
+    def cuts(self, tokens: int, sequences: int, blocks: int, uneven: bool, mixed: bool) -> int:
         return 7 if uneven else 0
 
 
@@ -110,8 +109,8 @@ def test_decodes_with_one_long_context_are_captured_apart(inputs: StepInputs) ->
     )  # fmt: skip
     runner.graphs = SimpleNamespace(run=lambda key, launch: keys.append(key))
     runner._launch = lambda *given: None
-    runner._decode = lambda plan, shape, asked: (
-        batches.append(inputs.batch(shape)) or CudaRunner._decode(runner, plan, shape, asked)
+    runner._replay = lambda plan, shape, asked: (
+        batches.append(inputs.batch(shape)) or CudaRunner._replay(runner, plan, shape, asked)
     )  # fmt: skip
     for first in ([1, 2], [1, 2, 3, 4, 5]):
         CudaRunner.submit(runner, StepPlan([decode(first, [7, 2]), decode([6], [3])]))
@@ -119,14 +118,25 @@ def test_decodes_with_one_long_context_are_captured_apart(inputs: StepInputs) ->
     assert [batch.uneven for batch in batches] == [False, True]
 
 
-def test_a_step_with_a_prompt_is_as_large_as_it_is(inputs: StepInputs, stream: VirtualStream) -> None:
+def test_a_step_with_a_prompt_is_padded_in_tokens_and_has_all_sequences(
+    inputs: StepInputs, stream: VirtualStream
+) -> None:
     chunk = Scheduled(sequence([8, 7, 6, 5, 4], [3, 1]), 1, 2, sample=False)
     shape = inputs.write([decode([1, 2, 3], [7]), chunk, decode([6], [3])], Slots())
     stream.record().synchronize()
-    assert not shape.is_decode and (shape.tokens, shape.sequences, shape.rows) == (4, 3, 2)
+    assert shape.mixed and (shape.tokens, shape.sequences, shape.rows) == (12, 6, 6)
     batch = inputs.batch(shape)
-    assert batch.token_ids.tolist() == [3, 7, 6, 6] and batch.query_starts.tolist() == [0, 1, 3, 4]
-    assert batch.sample_rows.tolist() == [0, 3]
+    assert batch.mixed and batch.token_ids.tolist() == [3, 7, 6, 6] + [0] * 8
+    assert batch.query_starts.tolist() == [0, 1, 3, 4, 4, 4, 4] and batch.context_lengths.tolist() == [3, 3, 1, 0, 0, 0]
+    assert batch.slot_mapping.tolist() == [30, 13, 14, 12] + [NOT_WRITTEN] * 8
+    assert batch.sample_rows.tolist() == [0, 3, 0, 0, 0, 0]
+    assert not inputs.batch(inputs.write([decode([1, 2, 3], [7])], Slots())).mixed
+
+
+def test_a_step_that_tells_of_its_prompts_is_as_large_as_it_is(inputs: StepInputs) -> None:
+    chunk = Scheduled(sequence([8, 7, 6, 5, 4], [3, 1], prompt_logprobs=1), 1, 2, sample=False)
+    shape = inputs.write([decode([1, 2, 3], [7]), chunk], Slots())
+    assert not shape.is_fixed and not shape.mixed and (shape.tokens, shape.sequences, shape.rows) == (3, 2, 1)
 
 
 def test_logits_of_prompts_are_asked_for_some_at_a_time(inputs: StepInputs, stream: VirtualStream) -> None:
@@ -302,7 +312,7 @@ def test_a_graph_is_captured_once_for_each_key_up_to_a_limit(stream: VirtualStre
     def run(*sizes: int) -> list[int]:
         """What is launched meanwhile."""
         for tokens in sizes:
-            key = GraphKey(tokens, tokens, 0, False, frozenset(), False, False, 1, False, False)
+            key = GraphKey(tokens, tokens, False, 0, False, frozenset(), False, False, 1, False, False)
             pool.run(key, lambda tokens=tokens: launch(tokens))
         stream.record().synchronize()
         assert ran == list(sizes)
@@ -333,7 +343,7 @@ def test_memory_that_runs_out_in_a_capture_costs_no_step_once_the_engine_serves(
 
     def run(*sizes: int) -> None:
         for tokens in sizes:
-            key = GraphKey(tokens, tokens, 0, False, frozenset(), False, False, 1, False, False)
+            key = GraphKey(tokens, tokens, False, 0, False, frozenset(), False, False, 1, False, False)
             pool.run(key, lambda tokens=tokens: stream.enqueue(lambda: ran.append(tokens)))
         stream.record().synchronize()
 
@@ -363,12 +373,3 @@ def test_no_number_of_a_launch_is_shared_by_keys(stream: VirtualStream) -> None:
         pool.run(key, lambda key=key: stream.enqueue(lambda: ran.append(key)))
     stream.record().synchronize()
     assert ran == keys * 2 and len(pool) == len(fields)
-
-
-@pytest.mark.parametrize("most", [1, 3, 8, 17, 256, 300, 1000])
-def test_every_count_has_a_size_that_wastes_little(most: int) -> None:
-    ladder = size_ladder(most)
-    assert list(ladder) == sorted({*ladder}) and ladder[-1] == most
-    for count in range(1, most + 1):
-        size = pad_size(count, ladder)
-        assert count <= size <= max(count + 31 if count > 256 else count + 7, 1)

@@ -98,13 +98,12 @@ def _check_gpu_memory(
 ) -> Check:
     """By the rule of the engine's start, but for what it measures then: what a step takes, and weights as they lie."""
     from loraplex.engine.startup import gpu_profile
-    from loraplex.engine.startup.cuda_build import most_graphs
-    from loraplex.engine.startup.gpu_memory import SHORTER, Seen, estimate_graphs, split_memory
+    from loraplex.engine.startup.gpu_memory import SHORTER, Seen, plan_graphs, split_memory
 
     gauge = gpu_profile.open_gauge(device.device)
     free, total = gauge.free_and_total()
     ratio = 1.0 if model.quantization is not None else SHORTER.get(config.quantization, 1.0)
-    graphs = estimate_graphs(most_graphs(config), model.num_layers)
+    graphs = plan_graphs(config, model.num_layers, total).bytes
     seen = Seen(gauge.name, total, free, int(weights / ratio), activations=0, graphs=graphs, graph_pool=0)
     what = f"memory of {gauge.name}: {size_words(free)} of {size_words(total)} free"
     try:

@@ -22,6 +22,7 @@ from .tiles import (
     choose_tile,
     count_spare,
     count_splits,
+    likely_sequences,
     pad_head,
 )
 from .write import rotate_and_write
@@ -107,12 +108,12 @@ class Plan(NamedTuple):
 def attend_paged(
     output: torch.Tensor, query: torch.Tensor, layer: LayerCache, head: Head, partials: Partials,
     blocks: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, uneven: bool = False,
-    sinks: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None, mixed: bool = False,
 ) -> None:  # fmt: skip
     """query, output [T, H, D], contiguous; blocks [S, P], starts [S + 1], lengths [S], all int32, as in Batch, and so
-    is `uneven`; sinks [H] float32.
-    Rows of no sequence are left alone, those that see no key become zeros. Where T is S, no sequence has
-    more than one token.
+    are `uneven` and `mixed`; sinks [H] float32.
+    Rows of no sequence are left alone, those that see no key become zeros. Where T is S and `mixed` is not said, no
+    sequence has more than one token.
 
     What a captured launch takes from the shapes holds for any lengths, and any starts within T. Runs of the same
     shapes and lengths give the same bits.
@@ -121,7 +122,7 @@ def attend_paged(
     _, kv_heads, block, _ = layer.key.shape
     is_packed = query.is_contiguous() and output.is_contiguous() and blocks.is_contiguous()
     require(is_packed and query.shape == output.shape, "queries, results and block tables must be contiguous")
-    plan = plan_attend(layer, tokens, sequences, heads, width, uneven)
+    plan = plan_attend(layer, tokens, sequences, heads, width, uneven, mixed)
     tile, tiles, splits, spare = plan
     parts = tiles if spare else splits * tokens
     has_room = parts <= len(partials.sums) and tiles <= len(partials.arrivals)
@@ -148,14 +149,15 @@ def attend_paged(
 
 
 def plan_attend(
-    layer: LayerCache, tokens: int, sequences: int, heads: int, width: int, uneven: bool = False
+    layer: LayerCache, tokens: int, sequences: int, heads: int, width: int, uneven: bool = False, mixed: bool = False
 ) -> Plan:  # fmt: skip
     """For steps of these shapes with tables of `width` blocks."""
     _, kv_heads, block, size = layer.key.shape
     card = find_card(layer.key.device)
-    tile = choose_tile(tokens, sequences, heads, kv_heads, size, layer.key.itemsize, block, card)
+    likely = likely_sequences(tokens, sequences, mixed)
+    tile = choose_tile(tokens, likely, heads, kv_heads, size, layer.key.itemsize, block, card)
     queries = tile.rows // (heads // kv_heads)
-    if tokens == sequences:
+    if tokens == sequences and not mixed:
         spare = count_spare(sequences, kv_heads, width * block, uneven, card)
         return Plan(tile, sequences + spare if spare else bound_tiles(tokens, sequences, queries), 1, spare)
     tiles = bound_tiles(tokens, sequences, queries)

@@ -22,6 +22,9 @@ UNEVEN_TOKENS: Final = 2048
 MOST_SPLITS: Final = 64
 MIXED_SPLITS: Final = 4
 """At least, where prefills and decodes share a step: a long decode would outlast the tiles of the prefills."""
+MIXED_DECODE_TOKENS: Final = 32
+"""Of a padded step with prompts, up to which its tiles are those of decodes: its sequences tell nothing of how many
+tokens each has."""
 LEAST_SPLIT: Final = 128
 """Tokens of one split at least."""
 PARTIAL_TOKENS: Final = 2048
@@ -75,6 +78,13 @@ class Tile(NamedTuple):
         if self.own_keys:
             return ahead
         return max(ahead + widened + 2 * self.rows * (padded + self.keys), 4 * self.rows * padded)
+
+
+def likely_sequences(tokens: int, sequences: int, mixed: bool) -> int:
+    """That tiles are chosen by: Batch.mixed steps have idle ones."""
+    if not mixed:
+        return sequences
+    return tokens if tokens <= MIXED_DECODE_TOKENS else 1
 
 
 def choose_tile(

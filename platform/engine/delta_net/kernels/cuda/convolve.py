@@ -60,29 +60,37 @@ def convolve(
 
 
 @triton.jit(
-    do_not_specialize=["sequences"],
-    do_not_specialize_on_alignment=["query_starts", "slots", "positions", "kept_tokens", "kept_slots"],
+    do_not_specialize_on_alignment=["query_starts", "slots", "positions", "kept_starts", "kept_tokens", "kept_slots"]
 )
 def keep_inputs(
     x: tl.tensor, state: tl.tensor, query_starts: tl.tensor, slots: tl.tensor, positions: tl.tensor,
-    kept_tokens: tl.tensor | None, kept_slots: tl.tensor, sequences: tl.tensor,
+    kept_starts: tl.tensor, kept_tokens: tl.tensor, kept_slots: tl.tensor,
     CHANNELS: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (states to write, blocks of channels): those after kept_tokens go to kept_slots; without these, that after
-    each sequence's last token goes to kept_slots. A thread reads each row of its channels before it writes it."""
-    place = tl.program_id(0)
+    """Grid (S, blocks of channels): what is after kept_tokens goes to kept_slots, and then what is after a sequence's
+    last token to its own slot, of which the former still read. A thread reads each row of its channels before it writes
+    it."""
+    sequence = tl.program_id(0)
     channels = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = channels < CHANNELS
-    sequence, target, token = place, tl.load(kept_slots + place), tl.load(query_starts + place + 1) - 1
-    if kept_tokens is not None:
-        token = tl.load(kept_tokens + place)
-        sequence = find_sequence(query_starts, sequences, token)
-    first = tl.load(query_starts + sequence)
+    first, last = tl.load(query_starts + sequence), tl.load(query_starts + sequence + 1)
+    if first >= last:
+        return
     slot, is_fresh = tl.load(slots + sequence), tl.cast(tl.load(positions + first) == 0, tl.int32)
-    count = token + 1 - first
-    if count > 0:
-        for row in tl.static_range(TAPS - 1):
-            at = count - (TAPS - 1) + row
-            value = input_row(x, state, first, at, slot, is_fresh, channels, inside, CHANNELS, TAPS)
-            goal = (target.to(tl.int64) * (TAPS - 1) + row) * CHANNELS
-            tl.store(state + goal + channels, value, mask=inside)
+    for kept in range(tl.load(kept_starts + sequence), tl.load(kept_starts + sequence + 1)):
+        count, target = tl.load(kept_tokens + kept) + 1 - first, tl.load(kept_slots + kept)
+        keep_rows(x, state, first, count, slot, target, is_fresh, channels, CHANNELS, TAPS)
+    keep_rows(x, state, first, last - first, slot, slot, is_fresh, channels, CHANNELS, TAPS)
+
+
+@triton.jit
+def keep_rows(
+    x: tl.tensor, state: tl.tensor, first: tl.tensor, count: tl.tensor, slot: tl.tensor, target: tl.tensor,
+    is_fresh: tl.tensor, channels: tl.tensor, CHANNELS: tl.constexpr, TAPS: tl.constexpr,
+) -> None:  # fmt: skip
+    """The last inputs after `count` > 0 tokens of a sequence to the state `target`."""
+    inside = channels < CHANNELS
+    for row in tl.static_range(TAPS - 1):
+        at = count - (TAPS - 1) + row
+        value = input_row(x, state, first, at, slot, is_fresh, channels, inside, CHANNELS, TAPS)
+        goal = (target.to(tl.int64) * (TAPS - 1) + row) * CHANNELS
+        tl.store(state + goal + channels, value, mask=inside)

@@ -32,9 +32,8 @@ class Sequences(NamedTuple):
     kept_starts: torch.Tensor
     """[S + 1] int32"""
     kept_tokens: torch.Tensor
-    """[kept] int32"""
+    """[at least as many as are kept] int32; `kept_slots` alike"""
     kept_slots: torch.Tensor
-    """[kept] int32"""
 
 
 class Layer(NamedTuple):
@@ -70,7 +69,7 @@ def mix_packed(
 
 
 def _convolve(x: torch.Tensor, layer: Layer, sequences: Sequences) -> torch.Tensor:
-    """[T, K] float32. States that are kept on the way read the old one, which the last launch overwrites."""
+    """[T, K] float32. The second launch overwrites the states that the first one reads."""
     tokens, channels = x.shape
     mixed = torch.empty(tokens, channels, dtype=torch.float32, device=x.device)
     taps, blocks = len(layer.conv), triton.cdiv(channels, CHANNELS)
@@ -78,10 +77,8 @@ def _convolve(x: torch.Tensor, layer: Layer, sequences: Sequences) -> torch.Tens
     of_step = sequences.query_starts, sequences.slots, sequences.positions
     fixed = {"CHANNELS": channels, "TAPS": taps, "BLOCK": CHANNELS, "num_warps": WARPS, "enable_fp_fusion": True}
     convolve[tokens, blocks](mixed, x, layer.conv, state, *of_step, count, **fixed)
-    if len(sequences.kept_slots):
-        kept = sequences.kept_tokens, sequences.kept_slots
-        keep_inputs[len(sequences.kept_slots), blocks](x, state, *of_step, *kept, count, **fixed)
-    keep_inputs[count, blocks](x, state, *of_step, None, sequences.slots, count, **fixed)
+    kept = sequences.kept_starts, sequences.kept_tokens, sequences.kept_slots
+    keep_inputs[count, blocks](x, state, *of_step, *kept, **fixed)
     return mixed
 
 
