@@ -17,6 +17,7 @@ from ..device import cuda_stream
 from ..device.device import Device
 from ..device.device_time import DeviceTime
 from ..device.host_transfer import HostTransfer
+from ..kernels.cuda.frozen import freeze_launches
 from ..kernels.cuda.sampling.layout import MOST_TOKENS
 from ..model.decoder import Decoder
 from ..model.decoder_loader import DecoderLoader
@@ -41,6 +42,7 @@ class CudaBuilder:
     def __init__(self, config: EngineConfig, device: Device) -> None:
         """ValueError when other processes hold what this one may take, and for steps that no grid holds."""
         check_step_size(config)
+        freeze_launches()
         self._config = config
         self._profile = gpu_profile.GpuProfile(gpu_profile.open_gauge(device.device), config.gpu_memory_utilization)
         self._queues = cuda_stream.open_queues(device.device)
