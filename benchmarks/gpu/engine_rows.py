@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import torch
 
+from .arrivals import wait_of_short
 from .attention import slope
 from .busy import busy_share
 from .card import copy_rate, product_rate
@@ -15,6 +16,7 @@ from .models import Model, adapters, workplace
 from .peer import answer_all
 from .serving import Served, blocks_for, random_tokens, serve
 from .shapes import Checkpointed
+from .size import Size
 from .together import Rows, known, value_of
 from .trust import DECODE_TOLERANCES, require_trust, sample_texts, transformers_logits
 
@@ -85,7 +87,10 @@ def large_rows(stage: Stage) -> Rows:
         require_trust(stage, served, model, "large")
         one, crowd = (served.decode(count, size.context, size.steps) for count in (1, size.crowd))
         lengths = [served.decode(size.growing_streams, length, size.steps // 2) for length in size.contexts]
+        arrivals = size.arrivals
+        step = served.decode(arrivals.streams, arrivals.short + arrivals.answer // 2, size.steps)
         return {
+            "first": wait_of_short(served, arrivals, step) / step,
             "one": roofline(stage, model, 1, size.context) / one,
             "crowd": roofline(stage, model, size.crowd, size.context) / crowd,
             "busy": busy_share(stage, served, size.busy, size.context, size.steps),
@@ -177,7 +182,10 @@ def many_rows(stage: Stage) -> Rows:
             firsts = sorted((stream.first or began) - began for stream in served.streams.values())
             runs[count] = speed, firsts[int(0.99 * (len(firsts) - 1))]
             served.clear()
+    further = sum(_bytes_read(size, drawn[everyone])) - sum(_bytes_read(size, drawn[few]))
+    allowed = visits * answer / runs[few][0] + answer * further / copy_rate(stage)
     return {
+        "allowed": allowed * runs[everyone][0] / (visits * answer),
         "speed": runs[everyone][0] / runs[few][0],
         "first": runs[everyone][1] / runs[few][1],
         "few": runs[few][0],
@@ -214,6 +222,13 @@ def load_adapters(served: Served, digests: Sequence[str]) -> None:
             if failure is not None:
                 raise RuntimeError(failure)
             time.sleep(0.0005)
+
+
+def _bytes_read(size: Size, drawn: Sequence[int]) -> list[int]:
+    """Of adapters, in a step of each wave of `crowd` requests: each adapter once, however many ask for it."""
+    waves = [drawn[first : first + size.crowd] for first in range(0, len(drawn), size.crowd)]
+    ranks = size.ranks
+    return [sum(size.little.adapter_bytes(ranks[place % len(ranks)]) for place in {*wave}) for wave in waves]
 
 
 def _zipf(source: random.Random, population: int, count: int) -> list[int]:

@@ -1,4 +1,5 @@
-"""Layers and models of other families than Llama's: how their attention, their recurrent layers and they are shaped."""
+"""Layers and models of other families than Llama's: how their attention, their recurrent layers and they are shaped.
+And how requests come by themselves."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,3 +129,27 @@ MIXTURES: Final = (
     Mixture("Qwen3-30B-A3B", 2048, 768, 128, 8, ("bfloat16", "int4", "float8")),
     Mixture("gpt-oss-20b", 2880, 2880, 32, 4, ("mxfp4", "bfloat16")),
 )
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """As a Poisson process has them."""
+
+    requests: int
+    apart: float
+    """Decode steps from one to the next, on average."""
+    short: int
+    """Tokens of a prompt; `long` alike."""
+    long: int
+    one_in: int
+    """So many prompts one is long."""
+    answer: int
+    """Tokens."""
+
+    @property
+    def streams(self) -> int:
+        """That run at a time, on average."""
+        return max(1, round(self.answer / self.apart))
+
+
+ARRIVALS: Final = Arrivals(requests=400, apart=4, short=64, long=1024, one_in=40, answer=64)

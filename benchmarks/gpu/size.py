@@ -9,7 +9,7 @@ from loraplex.engine.attention.layer import LayerAttention
 from loraplex.engine.delta_net.shape import StateShape
 
 from .models import EIGHT_BILLION, HALF_BILLION, Model
-from .shapes import FAMILIES, KINDS, MIXTURE_MODELS, MIXTURES, NETS, Family, Mixture
+from .shapes import ARRIVALS, FAMILIES, KINDS, MIXTURE_MODELS, MIXTURES, NETS, Arrivals, Family, Mixture
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Size:
     contexts: tuple[int, ...] = (2048, 8192, 16384)
     """Over which the time of a whole decode step is a slope, of `growing_streams` streams."""
     growing_streams: int = 8
+    arrivals: Arrivals = ARRIVALS
+    """Of requests that come by themselves."""
     answers: tuple[int, int, int] = (512, 128, 2048)
     """Streams at a time, tokens of each prompt and of each answer."""
     population: tuple[int, int] = (1000, 5)
@@ -98,5 +100,7 @@ class Size:
 
 
 FULL: Final = Size()
-QUICK: Final = replace(FULL, contexts=(2048, 8192), answers=(512, 128, 512))
+QUICK: Final = replace(
+    FULL, contexts=(2048, 8192), answers=(512, 128, 512), arrivals=replace(FULL.arrivals, requests=160)
+)
 """For `--quick`: shorter where a row's time is that of its prompts and answers."""

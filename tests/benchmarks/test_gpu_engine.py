@@ -9,21 +9,22 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.gpu import engine_rows, peer, stand_ins, trust
+from benchmarks.gpu import arrivals, engine_rows, peer, stand_ins, trust
 from benchmarks.gpu.busy import marked, share
 from benchmarks.gpu.engine import figures
 from benchmarks.gpu.engine_rows import _one_of_few
-from benchmarks.gpu.figure import Figure, Unsupported
+from benchmarks.gpu.figure import Figure, Unsupported, WrongResult
 from benchmarks.gpu.measure import OUT_OF_TIME, measure
 from benchmarks.gpu.models import checkpoint
-from benchmarks.gpu.serving import Served
+from benchmarks.gpu.serving import Served, Stream
+from benchmarks.gpu.shapes import Arrivals
 from benchmarks.gpu.size import FULL
 from benchmarks.report import Row
 
@@ -133,6 +134,63 @@ def test_what_takes_longer_than_what_is_left_is_not_begun() -> None:
     moments, rows = iter([0.0, 5.0, 5.0]), list[Row]()
     measure([long, short], tiny_stage(), 10.0, rows.append, lambda: next(moments))
     assert [(row.value, row.note) for row in rows] == [(None, OUT_OF_TIME), (1.0, "")]
+
+
+class Ticking:
+    """Time that goes by as somebody looks at it."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 0.001
+        return self.now
+
+
+class PlannedAhead:
+    """An engine whose steps take a second: what comes while one runs begins with the one after the next."""
+
+    def __init__(self, clock: Ticking, cut: bool = False) -> None:
+        self.engine: Any = SimpleNamespace(info=SimpleNamespace(vocab_size=50), core=self)
+        self.cut = cut
+        self._clock = clock
+        self._live: list[tuple[int, Stream]] = []
+        self._steps = 0
+
+    def has_work(self) -> bool:
+        return any(len(stream.tokens) < stream.max_tokens for _, stream in self._live)
+
+    def add(self, prompt: list[int], answer: int) -> Stream:
+        stream = Stream(prompt, answer - self.cut)
+        self._live.append((self._steps, stream))
+        return stream
+
+    def step(self) -> None:
+        self._steps += 1
+        self._clock.now += 1
+        for begun, stream in self._live:
+            if self._steps - begun > 1 and len(stream.tokens) < stream.max_tokens:
+                stream.first = stream.first or self._clock.now
+                stream.tokens.append(1)
+
+    def clear(self) -> None:
+        assert not self.has_work()
+
+
+def test_a_request_waits_from_the_moment_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of a step, the next that is planned already, and its own; long prompts count for nothing."""
+    monkeypatch.setattr(arrivals, "time", Ticking())
+    come: Any = Arrivals(requests=300, apart=2, short=4, long=9, one_in=5, answer=6)
+    waited = arrivals.wait_of_short(cast(Served, PlannedAhead(cast(Any, arrivals).time)), come, 1.0)
+    assert 2.7 < waited < 3.1
+    with pytest.raises(WrongResult, match="another length"):
+        arrivals.wait_of_short(cast(Served, PlannedAhead(cast(Any, arrivals).time, cut=True)), come, 1.0)
+    assert come.streams == 3
+
+
+def test_bytes_of_adapters_count_once_in_a_wave() -> None:
+    size = replace(FULL, crowd=3)
+    one, two = (size.little.adapter_bytes(rank) for rank in size.ranks[:2])
+    assert engine_rows._bytes_read(size, [0, 0, 4, 1, 1]) == [2 * one, two]
 
 
 class At(float):

@@ -9,7 +9,7 @@ from benchmarks.gpu.clock import Call
 from benchmarks.gpu.figure import Figure, Stage
 from benchmarks.gpu.measure import measure
 from benchmarks.gpu.models import Model
-from benchmarks.gpu.shapes import SOFT_CAP, Family, Mixture, kind
+from benchmarks.gpu.shapes import SOFT_CAP, Arrivals, Family, Mixture, kind
 from benchmarks.gpu.size import Size
 from benchmarks.report import Row
 from loraplex.engine.delta_net.shape import StateShape
@@ -63,6 +63,7 @@ TINY = Size(
     many_rows=(5,), float8_rows=(3,), stream_rows=3, sampled_rows=3, square=32, copy_bytes=64, cold_bytes=2000,
     large=LARGE, little=LITTLE, judged=12, said=4, crowd=4, busy=3, context=24, steps=8, requests=(6, 3, 9),
     contexts=(16, 32, 48), growing_streams=2, answers=(3, 5, 7), population=(6, 2), visits=(8, 5, 4), ranks=(8, 16),
+    arrivals=Arrivals(requests=12, apart=2, short=5, long=20, one_in=4, answer=4),
     kinds=KINDS, nets=(("tiny", NET),), net_decodes=3, net_prefill=(2, 9), families=FAMILIES, concurrent=(2, 3),
     few_adapters=2, mixture_models=MIXTURE_MODELS, mixture_decodes=(1, 3), mixture_prompts=9,
     mixtures=(Mixture("tiny", 128, 128, 5, 2, ("bfloat16", "int4", "float8", "mxfp4")),),
