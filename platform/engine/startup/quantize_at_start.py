@@ -75,6 +75,8 @@ def _quantize(folder: Path, output: Path, options: QuantizeOptions, tell: Tell) 
     report = quantize_checkpoint(folder, output, options, progress.layers)
     before, after = report.perplexity_before, report.perplexity_after
     words = f"awq: perplexity {before:.3f} -> {after:.3f} on held-out text"
+    if report.unseen:
+        words += f"; {len(report.unseen):,} linears of experts that too few tokens came to are rounded to nearest"
     tell(words, time.perf_counter() - started - progress.told)
 
 

@@ -25,6 +25,8 @@ from loraplex.engine.quantize.plain.forward import LayerForward, LayerTensors, l
 from loraplex.engine.quantize.report import QuantizationReport
 from loraplex.engine.quantize.run import quantize_checkpoint
 from loraplex.engine.quantize.statistics import LayerStatistics
+from loraplex.engine.startup.quantize_at_start import awq_checkpoint
+from loraplex.engine.startup.weights_cache import WeightsCache
 from loraplex.quant.weights.recipe import choose_recipe
 from loraplex.web.cli.tools.quantize import _print
 from tests.checkpoints import reference_model
@@ -207,6 +209,11 @@ def test_an_expert_without_tokens_is_rounded_and_named(
         f"3 linears of experts are rounded to nearest, as too few tokens of the text were routed to them ({expert}"
         in (capsys.readouterr().out.replace("\n", " "))
     )
+    if scheme == "awq":
+        said: list[str] = []
+        config, cache = ModelConfig.from_folder(base), WeightsCache(tmp_path / "kept", 1 << 30)
+        awq_checkpoint(base, config, cache, lambda words, seconds: said.append(words))
+        assert said[-1].endswith("; 3 linears of experts that too few tokens came to are rounded to nearest")
 
 
 @pytest.mark.parametrize("family", MIXTURES)
