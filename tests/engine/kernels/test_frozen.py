@@ -56,8 +56,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> AbsentDevice:
 
 
 @pytest.fixture
-def found(device: AbsentDevice, monkeypatch: pytest.MonkeyPatch) -> Triton:
-    result, search = Triton([], [], []), JITFunction.run
+def found(device: AbsentDevice, monkeypatch: pytest.MonkeyPatch) -> Iterator[Triton]:
+    result, search, kernels = Triton([], [], []), JITFunction.run, list[Any]()
 
     def compile_it(function: Any, key: str, *given: Any) -> CompiledKernel:
         compiled: Any = object.__new__(CompiledKernel)
@@ -65,6 +65,7 @@ def found(device: AbsentDevice, monkeypatch: pytest.MonkeyPatch) -> Triton:
         compiled.module, compiled._module_pid, compiled.function, compiled.packed_metadata = 1, None, number, ()
         compiled.name, compiled.src = function.__name__, None
         compiled._run = lambda *launch: result.launches.append(launch)
+        kernels.append(compiled)
         result.compiled.append((function.__name__, key))
         function.device_caches[driver.active.get_current_device()][0][key] = compiled
         return compiled
@@ -75,7 +76,9 @@ def found(device: AbsentDevice, monkeypatch: pytest.MonkeyPatch) -> Triton:
 
     monkeypatch.setattr(JITFunction, "_do_compile", compile_it)
     monkeypatch.setattr(JITFunction, "run", searched)
-    return result
+    yield result
+    for compiled in kernels:
+        compiled.module = None  # nothing that a device would have to unload
 
 
 def launch(**changed: Any) -> None:
