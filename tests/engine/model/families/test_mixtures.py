@@ -57,6 +57,10 @@ DENSE = {
 """What Gemma 4 has beside its experts: the feed-forward of all tokens, the router, and norms of each."""
 
 
+def without_head_dim(shape: dict[str, Any]) -> dict[str, Any]:
+    return {name: size for name, size in shape.items() if name != "head_dim"}
+
+
 def beside(config: PretrainedConfig) -> dict[str, dict[str, Any]]:
     """Adapters on what a family has beside its experts."""
     if isinstance(config, Gemma4TextConfig):
@@ -68,7 +72,7 @@ def beside(config: PretrainedConfig) -> dict[str, dict[str, Any]]:
     "config",
     [
         Qwen3MoeConfig(**SHAPE, **QWEN3, norm_topk_prob=True),
-        Qwen3MoeConfig(**SHAPE, **QWEN3 | {"num_experts": 20}, mlp_only_layers=[1]),
+        Qwen3MoeConfig(**without_head_dim(SHAPE), **QWEN3 | {"num_experts": 20}, mlp_only_layers=[1]),
         MixtralConfig(**SHAPE, num_local_experts=5, num_experts_per_tok=2),
         MixtralConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=1, sliding_window=9),
         GptOssConfig(**SHAPE, num_local_experts=6, num_experts_per_tok=3, sliding_window=9),

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from ...description.config_fields import Raw, flag, layers_alike, number, positive
+from ...description.config_fields import Raw, flag, head_size, layers_alike, number, positive
 from ...description.feed_forward import ExpertsSpec, FeedForwardSpec, LinearSpec, RoutingSpec
 from ...description.spec import AttentionSpec, ModelSpec, NormSpec
 from ..family import Family, gated_mlp, pre_norm_layer, split_heads, text_model
-from ..qwen import QWEN3_HEAD
 from .experts import count_of, gated_experts, refuse_unread
 
 
@@ -70,7 +69,7 @@ def _mixer(raw: Raw, name: str, norm: NormSpec) -> AttentionSpec:
         raise ValueError("use_sliding_window is not supported for this family: no checkpoint that is known sets it")
     if name == "Qwen2Moe":
         return split_heads(raw, norm.size, input_bias=flag(raw, "qkv_bias", True))
-    has_bias, head_dim = flag(raw, "attention_bias"), positive(raw, "head_dim", QWEN3_HEAD)
+    has_bias, head_dim = flag(raw, "attention_bias"), head_size(raw)
     head_norm = NormSpec("", head_dim, norm.eps)
     return split_heads(
         raw, norm.size, head_dim=head_dim, input_bias=has_bias, output_bias=has_bias, head_norm=head_norm
