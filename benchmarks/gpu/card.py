@@ -9,7 +9,7 @@ import torch
 from .clock import Call
 from .figure import Figure, Stage, Unsupported, seconds_of
 
-PACKAGES: Final = ("torch", "triton", "transformers", "peft", "safetensors", "numpy")
+PACKAGES: Final = ("torch", "triton", "transformers", "peft", "safetensors", "numpy", "gemlite")
 FLOAT8_CAPABILITY: Final = (9, 0)
 """From which on torch multiplies float8 with a scale for each row."""
 

@@ -16,15 +16,18 @@ from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.linears.scheme import Float8Rows
+from loraplex.quant.weights.weights import IntegerWeight
 from tests.quant.kernels.weights import random_float8, random_integers
 
 from .card import copy_rate, scaled_product
 from .clock import Call
 from .figure import FLOAT8_TOLERANCE, TOLERANCE, Figure, Stage, require_call, seconds_of
+from .packed_peers import checked_peer
 from .size import Size
 
 EPS: Final = 1e-5
 """Of the norm."""
+PEER_SECONDS: Final = 3.0
 CASTS: Final = {
     "qkv": "with the cast of its norm", "o": "with its cast", "gate_up": "with the cast of its norm",
     "down": "with the cast of the gate",
@@ -46,7 +49,14 @@ def figures(size: Size) -> list[Figure]:
         for rows in size.float8_rows:
             what = f"FP8 {name}, {rows} rows: scaled product alone / what it takes {CASTS[name]}"
             found.append(Figure(what, "x", 0.95, partial(beside_scaled_product, name, rows)))
-    return found
+    # Last, as gemlite tries its own tiles for seconds.
+    for name in size.linears:
+        for rows in (*size.few_rows, DENSE_ROWS):
+            what = f"W4A16 {name}, {rows} rows: speed / gemlite"
+            found.append(Figure(what, "x", 1.0, partial(beside_peer, "gemlite", name, rows), seconds=PEER_SECONDS))
+    name, peer = "gate_up", "torch's _weight_int4pack_mm"
+    what = f"W4A16 {name}, {size.few_rows[-1]} rows: speed / {peer}"
+    return [*found, Figure(what, "x", 1.0, partial(beside_peer, peer, name, size.few_rows[-1]))]
 
 
 def share_of_copy(name: str, rows: int, stage: Stage) -> float:
@@ -94,6 +104,19 @@ def packed_beside_dense(name: str, rows: int, stage: Stage) -> float:
     return taken["dense"] / taken["packed"]
 
 
+def beside_peer(peer: str, name: str, rows: int, stage: Stage) -> float:
+    methods, weight = four_bits(stage, name)
+    x = checked(stage, methods[0].apply, weight, rows, TOLERANCE)
+    products = checked_peer(stage, peer, codes_of(stage, name), x, x.float() @ weight.T)
+    taken = stage.clock.seconds(
+        {
+            "ours": [partial(method.apply, x) for method in methods],
+            "theirs": [partial(product, x) for product in products],
+        }
+    )
+    return taken["theirs"] / taken["ours"]
+
+
 def beside_scaled_product(name: str, rows: int, stage: Stage) -> float:
     """Of the time beyond what making x takes without a cast, where the kernel that makes it casts it too."""
     methods, weight = eight_bits(stage, name)
@@ -128,11 +151,16 @@ def makers(
     return partial(add_rms_norm, nothing, x, gain, EPS), lambda: add_rms_norm_cast(nothing, x, gain, EPS)[1:]
 
 
+def codes_of(stage: Stage, name: str) -> IntegerWeight:
+    outputs, inputs = stage.size.linears[name]
+    return random_integers(outputs, inputs, 4, inputs // stage.size.group)
+
+
 @lru_cache(maxsize=1)
 def four_bits(stage: Stage, name: str) -> tuple[list[CudaPackedLinear], torch.Tensor]:
     """Copies of one weight, as many as no cache holds, and the weight as float32 [out, in]."""
-    outputs, inputs = stage.size.linears[name]
-    weight = random_integers(outputs, inputs, 4, inputs // stage.size.group)
+    weight = codes_of(stage, name)
+    outputs, inputs = weight.shape
     method = CudaPackedLinear(inputs, (outputs,), stage.size.dtype, stage.device)
     method.load(0, weight, None)
     method.finish()

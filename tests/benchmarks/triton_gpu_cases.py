@@ -5,12 +5,13 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.gpu import attention, delta, experts, kinds, linears, lora, paged, small
+from benchmarks.gpu import attention, delta, experts, kinds, linears, lora, packed_peers, paged, small
 from benchmarks.gpu.__main__ import run
 from benchmarks.gpu.card import describe
 from benchmarks.gpu.catalog import QUICK_SECONDS, parts
@@ -47,8 +48,10 @@ def test_every_row_is_measured_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert status == 0, rows
     assert [row["what"] for row in rows] == [figure.what for figures in chosen.values() for figure in figures]
     missing = {row["what"]: row["note"] for row in rows if row["value"] is None}
-    assert all("flash-linear-attention cannot be imported" in note for note in missing.values()), missing
-    assert all("delta rule" in what for what in missing)
+    absent = {"flash-linear-attention": "delta rule", "gemlite": "gemlite"}
+    for what, note in missing.items():
+        [whose] = [words for peer, words in absent.items() if note.startswith(f"{peer} cannot be imported")]
+        assert whose in what, missing
 
 
 def spoil(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -71,6 +74,13 @@ def spoil_output(function: Callable[..., None]) -> Callable[..., None]:
         spoil(torch.Tensor.view_as)(y, y)
 
     return spoiled
+
+
+OWN = "torch's _weight_int4pack_mm"
+
+
+def of_linears(start: str) -> list[Figure]:
+    return [figure for figure in linears.figures(TINY) if figure.what.startswith(start)]
 
 
 def halve(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -98,8 +108,9 @@ SPOILED: dict[str, tuple[Any, str, Callable[[Any], Any], Callable[[], list[Figur
     "delta net, prompts": (CudaDeltaNet, "mix", spoil, lambda: delta.figures(TINY)[1:2]),
     "lora": (lora, "add_lora", spoil_output, lambda: lora.figures(TINY)[:1]),
     "four bits": (CudaPackedLinear, "apply", spoil, lambda: linears.figures(TINY)[:1]),
-    "float8": (CudaScaledFloat8Linear, "apply_cast", spoil, lambda: linears.figures(TINY)[-1:]),
-    "a cast": (linears, "multiply_made", spoil, lambda: linears.figures(TINY)[-4:-3]),
+    "float8": (CudaScaledFloat8Linear, "apply_cast", spoil, lambda: of_linears("FP8 down")),
+    "a cast": (linears, "multiply_made", spoil, lambda: of_linears("FP8 qkv")),
+    "beside a peer": (CudaPackedLinear, "apply", spoil, lambda: of_linears(f"W4A16 gate_up, 3 rows: speed / {OWN}")),
     "products of experts": (CudaExperts, "apply", halve, lambda: experts.figures(TINY)[:1]),
     "adapters on experts": (device_linears, "add_lora", halve_output, lambda: experts.figures(TINY)[-1:]),
     "norm": (small, "add_rms_norm", spoil, lambda: small.figures(TINY)[:1]),
@@ -115,6 +126,37 @@ def test_a_wrong_kernel_has_no_speed(name: str, monkeypatch: pytest.MonkeyPatch,
     status, rows = run_parts(tmp_path / "gpu.json", {"card": figures()})
     assert status == 1
     assert [row["value"] for row in rows] == [None] and rows[0]["note"].startswith("WRONG RESULT: "), rows
+
+
+def their_helper(off: int) -> Any:
+    """In place of gemlite.helper: what it documents of its weights, codes less zeros times scales, in plain numbers."""
+
+    class A16Wn:
+        def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+            self.device, self.dtype = device, dtype
+
+        def from_weights(
+            self, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor, W_nbits: int, group_size: int
+        ) -> torch.nn.Module:
+            assert codes.dtype == torch.uint8 and W_nbits == 4
+            groups = codes.view(len(codes), -1, group_size).float() + off
+            dense = (groups - zeros.float()[..., None]) * scales[..., None]
+            linear = torch.nn.Linear(codes.shape[1], len(codes), bias=False)
+            linear.weight.data = dense.view(codes.shape).to(self.device, self.dtype)
+            return linear.requires_grad_(False)
+
+    return SimpleNamespace(A16Wn=A16Wn)
+
+
+@pytest.mark.parametrize("off", [0, 1])
+def test_a_peer_that_is_at_hand_is_measured_if_it_is_right(
+    off: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(packed_peers, "import_module", {"gemlite.helper": their_helper(off)}.__getitem__)
+    status, rows = run_parts(tmp_path / "gpu.json", {"card": of_linears("W4A16 qkv, 3 rows: speed / gemlite")})
+    assert status == 0 and len(rows) == 1
+    assert (rows[0]["value"] is None) == bool(off)
+    assert rows[0]["note"].startswith("gemlite gives something else: off by" if off else "")
 
 
 @pytest.mark.parametrize("index", [4, 5], ids=["largest", "drawn"])
