@@ -1,12 +1,16 @@
 """Processes that share a cache of compiled kernels compile each kernel once: the others wait and take it from there.
 
 Two servers that start side by side, or a certificate beside a server, would otherwise both spend the first start's
-minutes. Numba's own cache also loses entries, and can mix them up, where two processes save at the same moment.
+minutes. Numba's own cache also loses entries, and can mix them up, where two processes save at the same moment. And it
+names kernels by a count that begins anew in each process: of two that have one name, the first that is loaded would be
+called for both.
 """
 
 import fcntl
 import hashlib
+import itertools
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +21,7 @@ from typing import Any, Final
 import numba
 import numpy as np
 from numba.core import config, dispatcher
+from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 
@@ -38,6 +43,7 @@ _gave_up: Final = threading.Event()
 
 def share_compiled_kernels() -> None:
     """For all numba functions of this process that have `cache=True`; calling it again changes nothing."""
+    _count_from_anywhere()
     dispatcher.Dispatcher.compile = _compile_in_turn  # type: ignore[method-assign, assignment]
     FunctionCache.save_overload = _save_in_turn
 
@@ -46,6 +52,14 @@ def tell_compilations(begun: Callable[[str], None]) -> None:
     """From now on call `begun` with the name of each kernel before it is compiled, or fetched from the cache. Where
     another process compiles it, that takes minutes."""
     _listeners.append(begun)
+
+
+def _count_from_anywhere() -> None:
+    """No two processes give a kernel the same name, forked ones neither."""
+    FunctionIdentity._unique_ids = itertools.count(secrets.randbits(62))
+
+
+os.register_at_fork(after_in_child=_count_from_anywhere)
 
 
 def _compile_in_turn(kernel: Any, signature: Any) -> Any:

@@ -38,6 +38,15 @@ def many(x):
 @numba.njit(cache=True)
 def twice(x):
     return many(x) * 2
+
+def multiplied(factor):
+    @numba.njit(cache=True, parallel=True)
+    def product(x):
+        total = 0
+        for at in numba.prange(x):
+            total += factor
+        return total
+    return product
 """
 SHARED = """
 import sys, time
@@ -92,6 +101,11 @@ CALL = """
 for name in sys.argv[2:]:
     getattr(kernel, name)(4)
 print(sum(sum(getattr(kernel, name).stats.cache_misses.values()) for name in sys.argv[2:]))
+"""
+MULTIPLY = """
+from numba.parfors.parfor import Parfor
+Parfor.__hash__ = lambda loop: 1
+print(*(kernel.multiplied(int(factor))(3) for factor in sys.argv[2:]))
 """
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -252,3 +266,11 @@ def test_one_who_is_stopped_is_waited_for_once(refused: Callable[[int], Clock]) 
 def test_where_nothing_can_be_locked_nobody_waits(refused: Callable[[int], Clock], number: int) -> None:
     clock = refused(number)
     assert turns(5) == [True] * 5 and clock.slept == 0
+
+
+def test_kernels_that_several_processes_compiled_are_not_taken_for_each_other(start: Start) -> None:
+    """Of one function, made for a number each. numba names their loops by a count that begins anew in every process,
+    and by addresses, which may be the same too."""
+    for factors in (("2",), ("5",), ("2", "5")):
+        wanted = " ".join(str(3 * int(factor)) for factor in factors)
+        assert start("-", *factors, script=MULTIPLY).communicate(timeout=60)[0].strip() == wanted
