@@ -38,10 +38,9 @@ CASES: dict[str, Case] = {
     "shrink of long prompts": (lambda number: add_lora(number, BF16, DOWN, 300), lora, "shrink", ("x",)),
     "expand": (lambda number: add_lora(number, BF16, QKV, 64), lora, "expand", ("h",)),
     "expand of float32": (lambda number: add_lora(number, torch.float32, DOWN, 64), lora, "expand", ("h",)),
-    "W4A16 of one row": (lambda number: multiply(number, INTEGER4, 1, False), linear, "multiply", ("x",)),
+    "W4A16 of one row": (lambda number: multiply(number, INTEGER4, 1, False), linear, "multiply", ("x", "parts")),
     "W4A16 of many rows": (lambda number: multiply(number, INTEGER4, 64, False), linear, "multiply", ("x",)),
     "W8A16": (lambda number: multiply(number, FLOAT8, 16), linear, "multiply", ("x",)),
-    "splits of sums": (lambda number: multiply(number, INTEGER4, 1), linear, "add_splits", ("parts",)),
     "decode": (lambda number: attend(BF16, 128, *DECODE), attention, "attend", KEYS),
     "decode of 8 bits": (lambda number: attend(E4M3, 128, *DECODE), attention, "attend", (*KEYS, "scales")),
     "prefill": (lambda number: attend(BF16, 128, *LONG), attention, "attend", KEYS),
@@ -50,7 +49,7 @@ CASES: dict[str, Case] = {
     "norm": (lambda number: run_norm(4096, "add_rms_norm"), norm, "norm", ("x", "residual")),
     "gate": (lambda number: run_gate(14336, "multiply_gate"), gate, "gate", ("gate_up",)),
 }
-LAUNCHED = {lora: ("shrink", "expand"), linear: ("multiply", "add_splits"), norm: ("norm",), gate: ("gate",)}
+LAUNCHED = {lora: ("shrink", "expand"), linear: ("multiply",), norm: ("norm",), gate: ("gate",)}
 LAUNCHED |= {attention: ("attend", "rotate_and_write")}
 
 

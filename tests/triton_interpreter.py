@@ -112,6 +112,17 @@ def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", poisoned)
 
 
+def last_program_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of a launch run from the last to the first, until the test ends."""
+    builder = interpreter.interpreter_builder
+    set_place = builder.set_grid_idx
+
+    def set_from_the_end(*place: int) -> None:
+        set_place(*(size - 1 - number for size, number in zip(builder.grid_dim, place, strict=True)))
+
+    monkeypatch.setattr(builder, "set_grid_idx", set_from_the_end)
+
+
 def round_to_nearest(values: Any, source: Any, target: Any, mode: Any) -> Any:
     """In place of interpreter._convert_float: float32 to TARGETS is torch's cast, all else is exact as it is."""
     if source != tl.float32 or target not in TARGETS:

@@ -8,13 +8,12 @@ import torch
 from loraplex.quant.kernels.cuda import decode, layout
 from loraplex.quant.kernels.cuda.card import Card
 from loraplex.quant.kernels.cuda.tiles import (
-    DENSE_ROWS,
-    LEAST_SPLIT_RUNS,
-    MOST_SPLITS,
+    LEAST_SHARE_RUNS,
+    MOST_PROGRAMS,
     PANEL,
     choose_run,
     choose_tile,
-    count_split_runs,
+    share_out,
 )
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
@@ -78,19 +77,19 @@ def test_runs_end_where_groups_do() -> None:
     assert [choose_run(group) for group in (None, 32, 64, 96, 128, 192, 256)] == [128, 32, 64, 32, 128, 64, 128]
 
 
-@pytest.mark.parametrize("rows", [1, 16, 17, 64, 65, DENSE_ROWS])
+@pytest.mark.parametrize("rows", [1, 16, 17, 64, 65, 512])
 @pytest.mark.parametrize("outputs", [1, 1024, 6144, 28672, 152064])
 @pytest.mark.parametrize("runs", [1, 7, 32, 112])
 @pytest.mark.parametrize("card", CARDS.values(), ids=lambda card: card.name)
-def test_no_split_is_empty_and_few_tiles_are_split(rows: int, outputs: int, runs: int, card: Card) -> None:
-    split, tile = count_split_runs(outputs, rows, runs, 64, card), choose_tile(rows)
-    programs = card.processors * min(tile.programs, card.resident(tile.shared_bytes(64)))
-    assert programs >= 2 * card.processors
-    splits = -(-runs // split)
-    tiles = -(-outputs // PANEL) * -(-rows // tile.rows)
-    assert (splits - 1) * split < runs <= splits * split and splits <= MOST_SPLITS
-    assert splits == 1 or (splits * tiles <= programs and split >= LEAST_SPLIT_RUNS)
-    assert splits > 1 or tiles > programs // 2 or runs < 2 * LEAST_SPLIT_RUNS
+def test_every_program_has_its_share_and_the_card_holds_all(rows: int, outputs: int, runs: int, card: Card) -> None:
+    (programs, share), tile = share_out(outputs, rows, runs, 64, card), choose_tile(rows, card)
+    assert 2 <= tile.resident(64, card) == min(tile.programs, card.resident(tile.shared_bytes(64, card)))
+    held = card.processors * tile.resident(64, card)
+    work = runs * -(-outputs // (PANEL * tile.panels)) * -(-rows // tile.rows)
+    assert (programs - 1) * share < work <= programs * share and programs <= min(held, MOST_PROGRAMS)
+    assert programs == 1 or share >= LEAST_SHARE_RUNS
+    # All of the card is busy, but for the last run of each program, where there is enough to do.
+    assert share < 2 * LEAST_SHARE_RUNS or (share - 1) * held < work
 
 
 def test_kernels_and_layout_agree_on_the_formats() -> None:

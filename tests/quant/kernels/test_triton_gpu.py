@@ -45,7 +45,7 @@ def test_equals_the_definition_bit_for_bit_each_time(name: str, dtype: torch.dty
     bias = torch.randn(weight.shape[0]).to(dtype)
     method, dense = load(weight, dtype, bias), weight.dequantized().to(CUDA)
     assert torch.equal(method.columns(2, 70).T, dense[:, 2:70])
-    for rows in (1, 3, 16, 17, 64, 65, DENSE_ROWS, DENSE_ROWS + 1):
+    for rows in (1, 2, 8, 9, 16, 17, 64, 65, 512):
         x = torch.randn(rows, weight.shape[1], device=CUDA).to(dtype)
         results = [method.apply(x) for _ in range(3)]
         wanted = x.double() @ (dense.to(dtype) if rows > DENSE_ROWS else dense).double().T + bias.to(CUDA).double()

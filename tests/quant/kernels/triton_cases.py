@@ -13,12 +13,13 @@ from loraplex.quant.kernels.cuda import linear as launcher
 from loraplex.quant.kernels.cuda.card import INTERPRETER
 from loraplex.quant.kernels.cuda.cast import cast_rows
 from loraplex.quant.kernels.cuda.layout import pack
-from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS, count_split_runs
+from loraplex.quant.kernels.cuda.merge import find_arrivals
+from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS, share_out
 from loraplex.quant.linears.cuda_codes import to_codes
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
 from loraplex.quant.linears.cuda_scaled_float8 import CudaScaledFloat8Linear
 from loraplex.quant.weights.weights import CodedWeight
-from tests.triton_interpreter import one_patch_a_module, poisoned_memory, rounding
+from tests.triton_interpreter import last_program_first, one_patch_a_module, poisoned_memory, rounding
 
 from .weights import random_float4, random_float8, random_integers
 
@@ -27,7 +28,7 @@ NAN = float("nan")
 DTYPES = [torch.bfloat16, torch.float16]
 TOLERANCE = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
 """Half a unit in the last place of a result, and as much again: sums are exact to fp32."""
-ROWS = [1, 3, 16, 61]
+ROWS = [1, 2, 8, 16, 17, 64]
 WEIGHTS: dict[str, Callable[[], CodedWeight]] = {
     "int4 g128": lambda: random_integers(130, 256, 4, 2),
     "int4 g128 symmetric": lambda: random_integers(64, 256, 4, 2, symmetric=True),
@@ -123,17 +124,32 @@ def test_parts_that_are_stored_differently(rows: int) -> None:
     assert torch.equal(method.columns(10, 200).T, dense[:, 10:200])
 
 
-def test_sums_are_split_and_the_same_bits_each_time() -> None:
-    """Splits of different lengths, too, one of which ends within a pass of the loop."""
-    splits = [count_split_runs(40, rows, runs, 64, INTERPRETER) for rows, runs in ((1, 13), (65, 13), (1, 7))]
-    assert splits == [6, 5, 7]
-    weight = random_integers(40, 13 * 128, 4, 13)
-    method = load(CudaPackedLinear(13 * 128, (40,), torch.bfloat16), [weight], [None])
-    for rows in (2, 64):
-        x = torch.randn(rows, 13 * 128).bfloat16()
-        y = method.apply(x)
-        close(y, x, weight.dequantized(), torch.zeros(40), TOLERANCE[torch.bfloat16])
-        assert torch.equal(y, method.apply(x))
+SHARED_OUT = {
+    (40, 13, 1): (3, 5),  # One tile: parts of 5, 5 and 3 runs.
+    (40, 13, 64): (3, 5),
+    (500, 13, 1): (13, 4),  # Four tiles: programs begin one and end another.
+    (700, 3, 17): (7, 5),  # Whole tiles between parts.
+    (300, 20, 9): (12, 5),  # Four parts of each tile, none of two tiles.
+    (100, 2, 64): (1, 4),
+}
+"""Outputs, runs and rows: programs, and runs of each, on INTERPRETER."""
+
+
+@pytest.mark.parametrize("shape", SHARED_OUT, ids=str)
+def test_sums_are_shared_out_and_the_same_bits_whoever_is_last(
+    shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs, runs, rows = shape
+    assert share_out(outputs, rows, runs, 64, INTERPRETER) == SHARED_OUT[shape]
+    weight, bias = random_integers(outputs, runs * 128, 4, runs), torch.randn(outputs).bfloat16()
+    method = load(CudaPackedLinear(runs * 128, (outputs,), torch.bfloat16), [weight], [bias])
+    x = torch.randn(rows, runs * 128).bfloat16()
+    y = method.apply(x)
+    close(y, x, weight.dequantized(), bias, TOLERANCE[torch.bfloat16])
+    assert torch.equal(y, method.apply(x))
+    last_program_first(monkeypatch)
+    assert torch.equal(y, method.apply(x))
+    assert not find_arrivals(x.device).any()
 
 
 def test_not_a_number_stays_in_its_row() -> None:

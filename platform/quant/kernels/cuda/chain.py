@@ -28,3 +28,13 @@ def let_next_begin(CHAINED: tl.constexpr) -> None:
 def wait_for_previous(CHAINED: tl.constexpr) -> None:
     if CHAINED:
         tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def prefetch(start: tl.tensor, size: tl.tensor) -> None:
+    """Begin to read `size` bytes into the cache that all multiprocessors share; from sm_90 on."""
+    tl.inline_asm_elementwise(
+        "{.reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; mov.u32 $0, t;"
+        "@p cp.async.bulk.prefetch.L2.global [$1], $2;}",
+        "=r,l,r", [start.to(tl.uint64), size], tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip

@@ -9,11 +9,12 @@ import torch
 import triton
 import triton.language as tl
 
+from .card import find_card
 from .chain import can_chain
 from .expert_tiles import EXACT_TILE, FLOAT_TILES
 from .experts import multiply_codes, multiply_floats
-from .layout import PackedWeight
-from .tiles import PANEL, choose_tile
+from .layout import FLOAT4, PackedWeight
+from .tiles import FEW, PANEL, choose_tile
 
 DTYPES: Final = {
     torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.int32: tl.int32,
@@ -54,12 +55,14 @@ def linear_of_codes(
 ) -> None:  # fmt: skip
     """As `linear_of_floats`; y [P, out] may have rows further apart; table [E, 4] int64: addresses of codes, scales,
     zeros and bias, all of weights that are stored as `like`."""
-    tile, chained = choose_tile(rows.most), can_chain(x.device)
-    multiply_codes[len(like.codes), len(rows.pieces)](
+    tile, chained = choose_tile(rows.most, find_card(x.device)), can_chain(x.device)
+    # The sums of two panels and those of their groups of 32 inputs do not fit.
+    panels = 1 if like.format == FLOAT4 and rows.most > FEW.rows else tile.panels
+    multiply_codes[triton.cdiv(len(like.codes), panels), len(rows.pieces)](
         y, x, table, rows.pieces, rows.pairs, FORMAT=like.format, INPUTS=like.inputs, OUTPUTS=like.outputs,
         STRIDE=y.stride(0), RUN=like.run, RUNS=like.runs, GROUP_RUNS=like.group_runs, PANEL=PANEL,
-        ZERO_RUNS=like.group_runs if like.zeros.shape[1] > 1 else 0, ORDERED=like.is_ordered, PASS_RUNS=tile.runs,
+        ZERO_RUNS=like.group_runs if like.zeros.shape[1] > 1 else 0, ORDERED=like.is_ordered, WIDTH=panels,
         SCALES=DTYPES[like.scales.dtype], PER_TOKEN=rows.per_token if by_token else 0, BIAS=has_bias, ROWS=rows.most,
         STAGES=tile.stages, WARPS=tile.warps, CHAINED=chained, launch_pdl=chained, num_warps=tile.warps,
-        num_stages=tile.stages, enable_fp_fusion=True,
+        num_stages=tile.stages, maxnreg=tile.registers if panels == 2 else None, enable_fp_fusion=True,
     )  # fmt: skip

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from .chain import let_next_begin, wait_for_previous
-from .decode import has_half_bytes, multiply_tiles
-from .multiply import order_outputs, sum_runs
+from .decode import multiply_tiles
+from .multiply import order_outputs, store, sum_runs
 
 ALIGNMENT: Final = tl.constexpr(16)
 """Bytes that addresses of weights are a multiple of."""
@@ -80,28 +80,26 @@ def multiply_codes(
     y: tl.tensor, x: tl.tensor, table: tl.tensor, pieces: tl.tensor, pairs: tl.tensor,
     FORMAT: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, STRIDE: tl.constexpr, RUN: tl.constexpr,
     RUNS: tl.constexpr, GROUP_RUNS: tl.constexpr, ZERO_RUNS: tl.constexpr, ORDERED: tl.constexpr, PANEL: tl.constexpr,
-    PASS_RUNS: tl.constexpr, SCALES: tl.constexpr, PER_TOKEN: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr,
+    WIDTH: tl.constexpr, SCALES: tl.constexpr, PER_TOKEN: tl.constexpr, BIAS: tl.constexpr, ROWS: tl.constexpr,
     STAGES: tl.constexpr, WARPS: tl.constexpr, CHAINED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (panels, pieces). table [E, 4]: codes, scales of the dtype SCALES, zeros, and the bias in x's dtype; all
-    else as of `multiply`, without splits. y [P, STRIDE]."""
+    """Grid (panels / WIDTH, pieces). table [E, 4]: codes, scales of the dtype SCALES, zeros, and the bias in x's dtype;
+    all else as of `multiply`, which shares out nothing here. y [P, STRIDE]."""
     let_next_begin(CHAINED)
     wait_for_previous(CHAINED)
     expert, row, source, live = find_piece(pieces, pairs, PER_TOKEN, ROWS)
     if expert >= 0:
-        panel = tl.program_id(0)
-        BYTES: tl.constexpr = RUN // 2 if has_half_bytes(FORMAT) else RUN
+        panel = tl.program_id(0) * WIDTH
+        PANELS: tl.constexpr = (OUTPUTS + PANEL - 1) // PANEL
         codes = tl.multiple_of(find_array(table, expert, 0, 4, tl.uint8), ALIGNMENT)
         scales = tl.multiple_of(find_array(table, expert, 1, 4, SCALES), ALIGNMENT)
         zeros = tl.multiple_of(find_array(table, expert, 2, 4, tl.uint8), ALIGNMENT)
-        total = sum_runs(
-            x + source * INPUTS, live, codes + panel * (RUNS * PANEL * BYTES), scales, zeros, panel, 0, RUNS,
-            FORMAT, INPUTS, RUN, RUNS, GROUP_RUNS, ZERO_RUNS, ORDERED, PANEL, PASS_RUNS, STAGES, WARPS,
+        total, other_total = sum_runs(
+            x + source * INPUTS, live, codes, scales, zeros, panel, 0, RUNS,
+            FORMAT, INPUTS, RUN, RUNS, GROUP_RUNS, ZERO_RUNS, ORDERED, PANEL, PANELS, WIDTH, STAGES, WARPS,
         )  # fmt: skip
-        column = panel * PANEL + order_outputs(PANEL, WARPS, ORDERED)
-        inside = (column < OUTPUTS) | (OUTPUTS % PANEL == 0)
-        if BIAS:
-            bias = find_array(table, expert, 3, 4, x.dtype.element_ty)
-            total += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)[:, None]
-        results = y + row[:, None] * STRIDE + column[None, :]
-        tl.store(results, total.T.to(y.dtype.element_ty), mask=live[:, None] & inside[None, :])
+        bias = find_array(table, expert, 3, 4, x.dtype.element_ty)
+        outputs = panel * PANEL + order_outputs(PANEL, WARPS, ORDERED)
+        store(y, total, bias, row, live, outputs, OUTPUTS, STRIDE, BIAS)
+        if WIDTH == 2:
+            store(y, other_total, bias, row, live, outputs + PANEL, OUTPUTS, STRIDE, BIAS)

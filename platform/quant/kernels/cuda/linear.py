@@ -9,8 +9,9 @@ from .card import find_card
 from .dequantize import dequantize
 from .guard import require
 from .layout import PackedWeight
-from .multiply import add_splits, multiply
-from .tiles import ADDED_ELEMENTS, DENSE_BYTES, DENSE_ROWS, PANEL, choose_tile, count_split_runs
+from .merge import find_arrivals
+from .multiply import multiply
+from .tiles import DENSE_BYTES, DENSE_ROWS, PANEL, choose_tile, share_out
 
 
 def linear(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> None:
@@ -28,31 +29,18 @@ def linear(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias: torch.T
 
 def multiply_packed(y: torch.Tensor, x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None) -> None:
     """The weight is read once for each block of rows, as it is stored."""
-    rows, tile, card = len(x), choose_tile(len(x)), find_card(x.device)
+    rows, card = len(x), find_card(x.device)
+    tile = choose_tile(rows, card)
     width, chained = weight.codes.shape[3], card.can_chain
-    split_runs = count_split_runs(weight.outputs, rows, weight.runs, width, card)
-    splits = -(-weight.runs // split_runs)
-    most = max(weight.codes.numel(), rows * weight.inputs, splits * rows * y.stride(0))
+    programs, share = share_out(weight.outputs, rows, weight.runs, width, card)
+    parts = torch.empty(programs, 2, tile.rows, tile.panels * PANEL, dtype=torch.float32, device=x.device)
+    most = max(weight.codes.numel(), rows * weight.inputs, rows * y.stride(0), parts.numel())
     require(most < 2**31, f"{most} places do not fit 32 bits")
-    grid = (len(weight.codes), splits, -(-rows // tile.rows))
-    shape = _shape(weight) | {
-        "SPLIT_RUNS": split_runs, "PASS_RUNS": tile.runs, "TILE_ROWS": tile.rows, "STAGES": tile.stages,
-        "WARPS": tile.warps, "CHAINED": chained, "launch_pdl": chained, "num_warps": tile.warps,
-        "num_stages": tile.stages, "maxnreg": tile.limit_registers(width, card),
-    }  # fmt: skip
-    zeros, scales = weight.zeros, weight.scales
-    if splits == 1:
-        added = x if bias is None else bias
-        multiply[grid](
-            y, x, weight.codes, scales, zeros, added, rows, **shape, STRIDE=y.stride(0), BIAS=bias is not None
-        )
-        return
-    parts = torch.empty(splits, rows, weight.outputs, dtype=torch.float32, device=x.device)
-    multiply[grid](parts, x, weight.codes, scales, zeros, x, rows, **shape, STRIDE=weight.outputs, BIAS=False)
-    add_splits[(-(-rows * weight.outputs // ADDED_ELEMENTS),)](
-        y, parts, x if bias is None else bias, rows, OUTPUTS=weight.outputs, STRIDE=y.stride(0), SPLITS=splits,
-        ELEMENTS=ADDED_ELEMENTS, BIAS=bias is not None, CHAINED=chained, launch_pdl=chained,
-        enable_fp_fusion=True,
+    multiply[(programs,)](
+        y, x, weight.codes, weight.scales, weight.zeros, x if bias is None else bias, parts, find_arrivals(x.device),
+        rows, share, **_shape(weight), WIDTH=tile.panels, STRIDE=y.stride(0),
+        BIAS=bias is not None, TILE_ROWS=tile.rows, STAGES=tile.stages, WARPS=tile.warps, CHAINED=chained,
+        launch_pdl=chained, num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
 
 

@@ -1,14 +1,14 @@
 """y = x W^T + bias over packed codes (triton): x [rows, in] bfloat16 or float16, W as in layout.py, sums in fp32.
 
 The products are of exact integers (or float8 values): a group's scale multiplies their sum, not each weight, which
-costs less and rounds nothing. With few rows the inputs are split among programs, and `add_splits` adds their parts up
-in one fixed order.
+costs less and rounds nothing. As many programs as the card holds share out all runs of inputs evenly; where several
+have a part of the same sums, the last of them adds these up in one fixed order (merge.py).
 """
 
 import triton
 import triton.language as tl
 
-from .chain import let_next_begin, wait_for_previous
+from .chain import let_next_begin, prefetch, wait_for_previous
 from .decode import (
     FLOAT4,
     FLOAT8,
@@ -19,42 +19,81 @@ from .decode import (
     multiply_tiles,
     power_of_two,
 )
+from .merge import add_parts, arrive_last, find_part
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "share"])
 def multiply(
-    y: tl.tensor, x: tl.tensor, codes: tl.tensor, scales: tl.tensor, zeros: tl.tensor, bias: tl.tensor, rows: tl.tensor,
+    y: tl.tensor, x: tl.tensor, codes: tl.tensor, scales: tl.tensor, zeros: tl.tensor, bias: tl.tensor,
+    parts: tl.tensor, arrivals: tl.tensor, rows: tl.tensor, share: tl.tensor,
     FORMAT: tl.constexpr, INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr,
     GROUP_RUNS: tl.constexpr, ZERO_RUNS: tl.constexpr, ORDERED: tl.constexpr, PANEL: tl.constexpr,
-    SPLIT_RUNS: tl.constexpr, PASS_RUNS: tl.constexpr, STRIDE: tl.constexpr, BIAS: tl.constexpr,
-    TILE_ROWS: tl.constexpr, STAGES: tl.constexpr, WARPS: tl.constexpr, CHAINED: tl.constexpr,
+    WIDTH: tl.constexpr, STRIDE: tl.constexpr, BIAS: tl.constexpr, TILE_ROWS: tl.constexpr, STAGES: tl.constexpr,
+    WARPS: tl.constexpr, CHAINED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (panels, splits, blocks of rows). y: [rows, STRIDE] with one split, else parts of the sums in fp32,
-    [splits, rows, OUTPUTS]. GROUP_RUNS and ZERO_RUNS: runs that share scales and zeros, 0 where all do. ORDERED: codes
+    """Grid (programs,): each takes `share` runs, of one tile after the other. A tile is WIDTH panels, one or two, for
+    TILE_ROWS rows; those of the same panels are neighbours. y [rows, STRIDE]; parts: 2 tiles of fp32 a program;
+    arrivals: of merge.py. GROUP_RUNS and ZERO_RUNS: runs that share scales and zeros, 0 where all do. ORDERED: codes
     lie in TILE_ORDER.
     """
-    panel, split, row_block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    let_next_begin(CHAINED)
     BYTES: tl.constexpr = RUN // 2 if has_half_bytes(FORMAT) else RUN
-    first, last = split * SPLIT_RUNS, min(split * SPLIT_RUNS + SPLIT_RUNS, RUNS)
+    WIDE: tl.constexpr = WIDTH * PANEL
+    PANELS: tl.constexpr = (OUTPUTS + PANEL - 1) // PANEL
+    program = tl.program_id(0)
+    let_next_begin(CHAINED)
+    row_blocks = tl.cdiv(rows, TILE_ROWS)
+    begin = program * share
+    end = min(begin + share, (OUTPUTS + WIDE - 1) // WIDE * RUNS * row_blocks)
     if CHAINED:
-        count = min(last - first, STAGES * PASS_RUNS)
-        prefetch(codes + (panel * RUNS + first) * (PANEL * BYTES), count * (PANEL * BYTES))
-        prefetch_groups(scales, panel, first, last, PANEL, RUNS, GROUP_RUNS)
-        prefetch_groups(zeros, panel, first, last, PANEL, RUNS, ZERO_RUNS)
+        first = begin % RUNS
+        last = min(first + end - begin, RUNS)
+        count = min(last - first, STAGES)
+        for index in tl.static_range(WIDTH):
+            panel = min(begin // RUNS // row_blocks * WIDTH + index, PANELS - 1)
+            prefetch(codes + (panel * RUNS + first) * (PANEL * BYTES), count * (PANEL * BYTES))
+            prefetch_groups(scales, panel, first, last, PANEL, RUNS, GROUP_RUNS)
+            prefetch_groups(zeros, panel, first, last, PANEL, RUNS, ZERO_RUNS)
     wait_for_previous(CHAINED)
     summed = order_outputs(PANEL, WARPS, ORDERED)
-    row = row_block * TILE_ROWS + tl.arange(0, TILE_ROWS)
-    live = row < rows
-    total = sum_runs(
-        x + row * INPUTS, live, codes + panel * (RUNS * PANEL * BYTES), scales, zeros, panel, first, last,
-        FORMAT, INPUTS, RUN, RUNS, GROUP_RUNS, ZERO_RUNS, ORDERED, PANEL, PASS_RUNS, STAGES, WARPS,
-    )  # fmt: skip
-    outputs = panel * PANEL + summed
-    inside = (outputs < OUTPUTS) | (OUTPUTS % PANEL == 0)
+    for tile in tl.range(begin // RUNS, tl.cdiv(end, RUNS), num_stages=1, disable_licm=True):
+        tile_begin = tile * RUNS
+        first, last = max(begin - tile_begin, 0), min(end - tile_begin, RUNS)
+        panel, first_row = tile // row_blocks * WIDTH, tile % row_blocks * TILE_ROWS
+        row = first_row + tl.arange(0, TILE_ROWS)
+        live = row < rows
+        total, other_total = sum_runs(
+            x + row * INPUTS, live, codes, scales, zeros, panel, first, last,
+            FORMAT, INPUTS, RUN, RUNS, GROUP_RUNS, ZERO_RUNS, ORDERED, PANEL, PANELS, WIDTH, STAGES, WARPS,
+        )  # fmt: skip
+        output = panel * PANEL
+        if last - first == RUNS:
+            store(y, total, bias, row, live, output + summed, OUTPUTS, STRIDE, BIAS)
+            if WIDTH == 2:
+                store(y, other_total, bias, row, live, output + PANEL + summed, OUTPUTS, STRIDE, BIAS)
+        else:
+            part = find_part(parts, program, share, tile_begin, WIDE * TILE_ROWS)
+            places = part + tl.arange(0, TILE_ROWS)[:, None] * WIDE + summed[None, :]
+            tl.store(places, total.T, mask=live[:, None])
+            if WIDTH == 2:
+                tl.store(places + PANEL, other_total.T, mask=live[:, None])
+            first_program, last_program = tile_begin // share, (tile_begin + RUNS - 1) // share
+            if arrive_last(arrivals + first_program, last_program - first_program):
+                add_parts(
+                    y, parts, bias, first_program, last_program, share, tile_begin, first_row, rows, output,
+                    OUTPUTS, STRIDE, WIDE, TILE_ROWS, BIAS,
+                )  # fmt: skip
+
+
+@triton.jit
+def store(
+    y: tl.tensor, total: tl.tensor, bias: tl.tensor, row: tl.tensor, live: tl.tensor, outputs: tl.tensor,
+    OUTPUTS: tl.constexpr, STRIDE: tl.constexpr, BIAS: tl.constexpr,
+) -> None:  # fmt: skip
+    """y[row, outputs] = total [outputs, rows] + bias."""
+    inside = outputs < OUTPUTS
     if BIAS:
         total += tl.load(bias + outputs, mask=inside, other=0.0).to(tl.float32)[:, None]
-    results = y + (split * rows + row)[:, None] * STRIDE + outputs[None, :]
+    results = y + row[:, None] * STRIDE + outputs[None, :]
     tl.store(results, total.T.to(y.dtype.element_ty), mask=live[:, None] & inside[None, :])
 
 
@@ -63,69 +102,93 @@ def sum_runs(
     values: tl.tensor, live: tl.tensor, codes: tl.tensor, scales: tl.tensor, zeros: tl.tensor, panel: tl.tensor,
     first: tl.tensor, last: tl.tensor,
     FORMAT: tl.constexpr, INPUTS: tl.constexpr, RUN: tl.constexpr, RUNS: tl.constexpr, GROUP_RUNS: tl.constexpr,
-    ZERO_RUNS: tl.constexpr, ORDERED: tl.constexpr, PANEL: tl.constexpr, PASS_RUNS: tl.constexpr, STAGES: tl.constexpr,
-    WARPS: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """[PANEL, rows] of a panel, outputs as `order_outputs` has them: the sum of the runs `first` to `last` - 1.
+    ZERO_RUNS: tl.constexpr, ORDERED: tl.constexpr, PANEL: tl.constexpr, PANELS: tl.constexpr, WIDTH: tl.constexpr,
+    STAGES: tl.constexpr, WARPS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
+    """[PANEL, rows] of `panel` and, if WIDTH is 2, of the next, outputs as `order_outputs` has them: the sum of the
+    runs `first` to `last` - 1. After the last of PANELS that one comes again.
 
-    values: where each row is [rows]; codes: of the panel. Scales and zero points are read a pass before their use:
-    nothing else hides that read. `stored` are outputs as they lie in memory, `summed` those of the sums.
+    values: where each row is [rows]; codes: of the whole weight. Scales and zero
+    points are read a run before their use: nothing else hides that read. `stored` are outputs as they lie in memory,
+    `summed` those of the sums.
     """
     BYTES: tl.constexpr = RUN // 2 if has_half_bytes(FORMAT) else RUN
     HALF: tl.constexpr = RUN // 2
-    WHOLE: tl.constexpr = INPUTS % (RUN * PASS_RUNS) == 0
-    TILE_ROWS: tl.constexpr = values.shape[0]
+    WHOLE: tl.constexpr = INPUTS % RUN == 0
     lanes, stored, summed = tl.arange(0, HALF), tl.arange(0, PANEL), order_outputs(PANEL, WARPS, ORDERED)
     places, halves = codes + stored[:, None] * BYTES + lanes[None, :], values[:, None] + lanes[None, :]
     zero = load_group(zeros, panel, first, stored, PANEL, RUNS, ZERO_RUNS)
     scale = load_group(scales, panel, first, summed, PANEL, RUNS, GROUP_RUNS)
-    if PASS_RUNS == 2:
-        second_zero = load_next_group(zero, zeros, panel, first + 1, stored, PANEL, RUNS, ZERO_RUNS)
-        second_scale = load_next_group(scale, scales, panel, first + 1, summed, PANEL, RUNS, GROUP_RUNS)
-    total = tl.zeros((PANEL, TILE_ROWS), tl.float32)
-    dtype: tl.constexpr = values.dtype.element_ty
+    total = tl.zeros((PANEL, values.shape[0]), tl.float32)
+    other_total = total
+    if WIDTH == 2:
+        other = min(panel + 1, PANELS - 1)
+        other_zero = load_group(zeros, other, first, stored, PANEL, RUNS, ZERO_RUNS)
+        other_scale = load_group(scales, other, first, summed, PANEL, RUNS, GROUP_RUNS)
 
-    for pass_first in tl.range(first, last, PASS_RUNS, num_stages=STAGES):
-        next_run = pass_first + PASS_RUNS
-        next_zero = load_next_group(zero, zeros, panel, next_run, stored, PANEL, RUNS, ZERO_RUNS)
-        next_scale = load_next_group(scale, scales, panel, next_run, summed, PANEL, RUNS, GROUP_RUNS)
-        if PASS_RUNS == 2:
-            later_zero = load_next_group(zero, zeros, panel, next_run + 1, stored, PANEL, RUNS, ZERO_RUNS)
-            later_scale = load_next_group(scale, scales, panel, next_run + 1, summed, PANEL, RUNS, GROUP_RUNS)
-        for index in tl.static_range(PASS_RUNS):
-            run = pass_first + index
-            if index == 1:
-                zero, scale = second_zero, second_scale
-            held = (stored * 0 + run < RUNS)[:, None] | (RUNS % PASS_RUNS == 0)
-            code = tl.load(places + run * (PANEL * BYTES), mask=held, other=0)
-            if FORMAT == FLOAT4:
-                low_weights, high_weights = decode_halves(code, zero[:, None], dtype, FORMAT)
-                total = add_float4(total, low_weights, values, live, run * RUN, scale, 0, INPUTS, WHOLE, WARPS)
-                total = add_float4(total, high_weights, values, live, run * RUN, scale, 1, INPUTS, WHOLE, WARPS)
-            else:
-                within = live[:, None] & ((run * RUN + lanes < INPUTS) | WHOLE)[None, :]
-                low = tl.load(halves + run * RUN, mask=within, other=0.0)
-                within = live[:, None] & ((run * RUN + HALF + lanes < INPUTS) | WHOLE)[None, :]
-                high = tl.load(halves + run * RUN + HALF, mask=within, other=0.0)
-                if has_half_bytes(FORMAT):
-                    low_weights, high_weights = decode_halves(code, zero[:, None], dtype, FORMAT)
-                else:
-                    high_code = tl.load(places + run * (PANEL * BYTES) + HALF, mask=held, other=0)
-                    low_weights = decode_bytes(code, zero[:, None], dtype, FORMAT)
-                    high_weights = decode_bytes(high_code, zero[:, None], dtype, FORMAT)
-                part = tl.zeros((PANEL, TILE_ROWS), tl.float32)
-                part = multiply_tiles(shuffle(low_weights, WARPS, ORDERED), low.T, part)
-                part = multiply_tiles(shuffle(high_weights, WARPS, ORDERED), high.T, part)
-                total += part * scale.to(tl.float32)[:, None] if GROUP_RUNS else part
+    for run in tl.range(first, last, num_stages=STAGES):
+        next_zero = load_next_group(zero, zeros, panel, run + 1, stored, PANEL, RUNS, ZERO_RUNS)
+        next_scale = load_next_group(scale, scales, panel, run + 1, summed, PANEL, RUNS, GROUP_RUNS)
+        if WIDTH == 2:
+            next_other_zero = load_next_group(other_zero, zeros, other, run + 1, stored, PANEL, RUNS, ZERO_RUNS)
+            next_other_scale = load_next_group(other_scale, scales, other, run + 1, summed, PANEL, RUNS, GROUP_RUNS)
+        place = places + (panel * RUNS + run) * (PANEL * BYTES)
+        if WIDTH == 2:
+            other_place = places + (other * RUNS + run) * (PANEL * BYTES)
+        if FORMAT == FLOAT4:
+            total = add_float4_run(total, place, zero, scale, values, live, run * RUN, INPUTS, WHOLE, WARPS)
+            if WIDTH == 2:
+                other_total = add_float4_run(
+                    other_total, other_place, other_zero, other_scale, values, live, run * RUN, INPUTS, WHOLE, WARPS
+                )
+        else:
+            within = live[:, None] & ((run * RUN + lanes < INPUTS) | WHOLE)[None, :]
+            low = tl.load(halves + run * RUN, mask=within, other=0.0)
+            within = live[:, None] & ((run * RUN + HALF + lanes < INPUTS) | WHOLE)[None, :]
+            high = tl.load(halves + run * RUN + HALF, mask=within, other=0.0)
+            total = add_run(total, place, zero, scale, low, high, FORMAT, GROUP_RUNS, ORDERED, WARPS)
+            if WIDTH == 2:
+                other_total = add_run(
+                    other_total, other_place, other_zero, other_scale, low, high, FORMAT, GROUP_RUNS, ORDERED, WARPS
+                )
+        if WIDTH == 2:
+            other_zero, other_scale = next_other_zero, next_other_scale
         zero, scale = next_zero, next_scale
-        if PASS_RUNS == 2:
-            second_zero, second_scale = later_zero, later_scale
 
-    if GROUP_RUNS == 0:
-        total *= scale.to(tl.float32)[:, None]
-    if FORMAT == FLOAT8:
-        total *= FLOAT8_FACTOR
-    return total
+    factor = FLOAT8_FACTOR if FORMAT == FLOAT8 else 1.0
+    total *= factor if GROUP_RUNS else scale.to(tl.float32)[:, None] * factor
+    if WIDTH == 2:
+        other_total *= factor if GROUP_RUNS else other_scale.to(tl.float32)[:, None] * factor
+    return total, other_total
+
+
+@triton.jit
+def add_run(
+    total: tl.tensor, place: tl.tensor, zero: tl.tensor, scale: tl.tensor, low: tl.tensor, high: tl.tensor,
+    FORMAT: tl.constexpr, GROUP_RUNS: tl.constexpr, ORDERED: tl.constexpr, WARPS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """total [PANEL, rows] and what a run adds to it, by its scale if it is of a group. place: of its codes; low and
+    high: the halves [rows, RUN / 2] of its inputs."""
+    code = tl.load(place)
+    if has_half_bytes(FORMAT):
+        low_weights, high_weights = decode_halves(code, zero[:, None], low.dtype, FORMAT)
+    else:
+        low_weights = decode_bytes(code, zero[:, None], low.dtype, FORMAT)
+        high_weights = decode_bytes(tl.load(place + low.shape[1]), zero[:, None], low.dtype, FORMAT)
+    part = multiply_tiles(shuffle(low_weights, WARPS, ORDERED), low.T, tl.zeros(total.shape, tl.float32))
+    part = multiply_tiles(shuffle(high_weights, WARPS, ORDERED), high.T, part)
+    return total + (part * scale.to(tl.float32)[:, None] if GROUP_RUNS else part)
+
+
+@triton.jit
+def add_float4_run(
+    total: tl.tensor, place: tl.tensor, zero: tl.tensor, scale: tl.tensor, values: tl.tensor, live: tl.tensor,
+    first: tl.tensor, INPUTS: tl.constexpr, WHOLE: tl.constexpr, WARPS: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """As `add_run`, of FLOAT4; first: input of the run."""
+    low, high = decode_halves(tl.load(place), zero[:, None], values.dtype.element_ty, FLOAT4)
+    total = add_float4(total, low, values, live, first, scale, 0, INPUTS, WHOLE, WARPS)
+    return add_float4(total, high, values, live, first, scale, 1, INPUTS, WHOLE, WARPS)
 
 
 @triton.jit
@@ -146,16 +209,6 @@ def add_float4(
         part = multiply_tiles(shuffle(own, WARPS, True), x.T, tl.zeros_like(total))
         total += part * power_of_two(exponents, HALF * 2 + group)[:, None]
     return total
-
-
-@triton.jit
-def prefetch(start: tl.tensor, size: tl.tensor) -> None:
-    """Begin to read `size` bytes into the cache that all multiprocessors share; from sm_90 on."""
-    tl.inline_asm_elementwise(
-        "{.reg .pred p; .reg .b32 t; mov.u32 t, %tid.x; setp.eq.u32 p, t, 0; mov.u32 $0, t;"
-        "@p cp.async.bulk.prefetch.L2.global [$1], $2;}",
-        "=r,l,r", [start.to(tl.uint64), size], tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
 
 
 @triton.jit
@@ -215,22 +268,3 @@ def prefetch_groups(
         begin, end = first // GROUP_RUNS, tl.cdiv(last, GROUP_RUNS)
         group: tl.constexpr = PANEL * (source.dtype.element_ty.primitive_bitwidth // 8)
         prefetch(source + (panel * tl.cdiv(RUNS, GROUP_RUNS) + begin) * PANEL, (end - begin) * group)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def add_splits(
-    y: tl.tensor, parts: tl.tensor, bias: tl.tensor, rows: tl.tensor, OUTPUTS: tl.constexpr, STRIDE: tl.constexpr,
-    SPLITS: tl.constexpr, ELEMENTS: tl.constexpr, BIAS: tl.constexpr, CHAINED: tl.constexpr,
-) -> None:  # fmt: skip
-    """y [rows, STRIDE] = sum of parts [SPLITS, rows, OUTPUTS], first to last, + bias. Grid (blocks of elements,)."""
-    element = tl.program_id(0) * ELEMENTS + tl.arange(0, ELEMENTS)
-    live = element < rows * OUTPUTS
-    total = tl.zeros((ELEMENTS,), tl.float32)
-    let_next_begin(CHAINED)
-    wait_for_previous(CHAINED)
-    for split in tl.static_range(SPLITS):
-        total += tl.load(parts + split * rows * OUTPUTS + element, mask=live, other=0.0)
-    if BIAS:
-        total += tl.load(bias + element % OUTPUTS, mask=live, other=0.0).to(tl.float32)
-    places = y + element // OUTPUTS * STRIDE + element % OUTPUTS
-    tl.store(places, total.to(y.dtype.element_ty), mask=live)

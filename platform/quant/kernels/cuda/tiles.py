@@ -2,60 +2,65 @@
 
 from typing import Final, NamedTuple
 
-from .card import Card
+from .card import Card, limit_registers
 
 PANEL: Final = 64
 """Outputs whose codes lie together in memory."""
 RUNS: Final = (128, 64, 32)
 """Inputs of one run, the step of every kernel: the first that no group of inputs ends within."""
-MOST_SPLITS: Final = 16
-LEAST_SPLIT_RUNS: Final = 4
-"""Runs of one split at least, enough to have loads ahead of use."""
+LEAST_SHARE_RUNS: Final = 4
+"""Runs of one program at least, enough to have loads ahead of use."""
+MOST_PROGRAMS: Final = 4096
+"""Of one launch that share out sums: each may begin one tile that it does not end."""
 DENSE_ROWS: Final = 64
 """Above this many rows, dequantizing once and multiplying densely costs less than reading and decoding the weight once
 for each 64 rows: on an H200, of 256 rows, it took 0.27 to 0.44 of the time."""
 DENSE_BYTES: Final = 256 << 20
 """Dequantized bytes at a time: a bound on memory. Each slice is a product of its own, whose last wave of tiles leaves
 multiprocessors without work."""
-ADDED_ELEMENTS: Final = 1024
-"""Elements that one program adds up where the inputs were split."""
 CAST_ELEMENTS: Final = 64
 """Elements that a thread of the cast to float8 holds at most."""
 
 
 class Tile(NamedTuple):
-    """What one program of `multiply` owns: a panel of outputs and some rows. The weights take the tall side of the
-    matrix units, so that one row of x uses them as well as sixteen."""
+    """What one program of `multiply` has in registers: some panels of outputs and some rows. The weights take the tall
+    side of the matrix units, so that one row of x uses them as well as sixteen."""
 
     rows: int
     warps: int
     stages: int
-    """Passes of the loop whose loads are on their way, and the one in use."""
+    """Runs whose loads are on their way, and the one in use."""
     programs: int
-    """Of a multiprocessor, that keep it busy; with fewer tiles than that on the card the inputs are split."""
-    runs: int = 1
-    """Runs of one pass of the loop: with more, fewer instructions that only count and address."""
-    registers: int | None = None
-    """Of a thread, at most; None: as many as the assembler takes."""
+    """Of a multiprocessor, that keep it busy."""
+    panels: int = 2
+    """One or two: with two, programs read x half as often."""
 
-    def shared_bytes(self, width: int) -> int:
-        """With runs of `width` bytes of codes and the most inputs: codes and x of all passes but the one in use."""
-        return (self.stages - 1) * self.runs * (PANEL * width + 2 * self.rows * RUNS[0])
+    def shared_bytes(self, width: int, card: Card) -> int:
+        """With runs of `width` bytes of codes and the most inputs: codes and x of all runs but the one in use; x of
+        that one too where matrix units read it from there."""
+        x = 2 * self.rows * RUNS[0]
+        return (self.stages - 1) * (self.panels * PANEL * width + x) + (x if card.multiplies_shared else 0)
 
-    def limit_registers(self, width: int, card: Card) -> int | None:
-        """`registers` where shared memory has no room for `programs`: the assembler else spares registers for programs
-        that never come, and puts numbers on the stack."""
-        return self.registers if card.resident(self.shared_bytes(width)) < self.programs else None
+    def resident(self, width: int, card: Card) -> int:
+        """Programs that a multiprocessor holds at a time."""
+        return min(self.programs, card.resident(self.shared_bytes(width, card)))
+
+    @property
+    def registers(self) -> int:
+        """Of a thread at most, so that `programs` fit. Where shared memory has no room for as many, too: with more the
+        assembler puts numbers on the stack."""
+        return limit_registers(self.programs, self.warps)
 
 
-LEAST: Final = Tile(rows=8, warps=4, stages=3, programs=4, runs=2)
-"""Half of the room for x: up to eight programs fit a multiprocessor of 227 KB, before five."""
-FEW: Final = Tile(rows=16, warps=4, stages=3, programs=4, runs=2, registers=128)
-MANY: Final = Tile(rows=64, warps=4, stages=3, programs=3)
+LEAST: Final = Tile(rows=8, warps=4, stages=4, programs=4)
+FEW: Final = Tile(rows=16, warps=4, stages=4, programs=3)
+MANY: Final = Tile(rows=64, warps=4, stages=3, programs=2)
+MANY_OF_ONE: Final = MANY._replace(panels=1, programs=3)
+"""Where matrix units take both operands from registers, which has no room for the sums of two panels."""
 
 
-def choose_tile(rows: int) -> Tile:
-    return next((tile for tile in (LEAST, FEW) if rows <= tile.rows), MANY)
+def choose_tile(rows: int, card: Card) -> Tile:
+    return next((tile for tile in (LEAST, FEW) if rows <= tile.rows), MANY if card.multiplies_shared else MANY_OF_ONE)
 
 
 def choose_run(group: int | None) -> int:
@@ -68,14 +73,14 @@ def choose_run(group: int | None) -> int:
     raise ValueError(f"groups of {group} inputs: on CUDA the size of a group must be a multiple of {RUNS[-1]}")
 
 
-def count_split_runs(outputs: int, rows: int, runs: int, width: int, card: Card) -> int:
-    """Runs that one program of `multiply` sums, by the shapes and the card: on one card the same shapes give the same
+def share_out(outputs: int, rows: int, runs: int, width: int, card: Card) -> tuple[int, int]:
+    """Programs of `multiply`, and runs of each, by the shapes and the card: on one card the same shapes give the same
     bits. width: bytes of the codes of one run."""
-    tile = choose_tile(rows)
-    tiles = -(-outputs // PANEL) * -(-rows // tile.rows)
-    programs = card.processors * min(tile.programs, card.resident(tile.shared_bytes(width)))
-    splits = max(1, min(MOST_SPLITS, programs // tiles, runs // LEAST_SPLIT_RUNS))
-    return min(runs, -(-runs // (splits * tile.runs)) * tile.runs)
+    tile = choose_tile(rows, card)
+    work = runs * -(-outputs // (tile.panels * PANEL)) * -(-rows // tile.rows)
+    most = min(card.processors * tile.resident(width, card), MOST_PROGRAMS, work // LEAST_SHARE_RUNS)
+    share = -(-work // max(1, most))
+    return -(-work // share), share
 
 
 class ExactTile(NamedTuple):
