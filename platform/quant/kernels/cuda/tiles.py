@@ -57,10 +57,14 @@ FEW: Final = Tile(rows=16, warps=4, stages=4, programs=3)
 MANY: Final = Tile(rows=64, warps=4, stages=3, programs=2)
 MANY_OF_ONE: Final = MANY._replace(panels=1, programs=3)
 """Where matrix units take both operands from registers, which has no room for the sums of two panels."""
+MANY_OF_FEWER: Final = MANY_OF_ONE._replace(programs=2)
+"""As much. From sm_120 on the assembler puts a number on the stack for the sake of a third program."""
 
 
 def choose_tile(rows: int, card: Card) -> Tile:
-    return next((tile for tile in (LEAST, FEW) if rows <= tile.rows), MANY if card.multiplies_shared else MANY_OF_ONE)
+    of_one = MANY_OF_FEWER if card.capability >= (12, 0) else MANY_OF_ONE
+    many = MANY if card.multiplies_shared else of_one
+    return next((tile for tile in (LEAST, FEW) if rows <= tile.rows), many)
 
 
 def choose_run(group: int | None) -> int:
