@@ -30,7 +30,7 @@ def find_arrivals(device: torch.device) -> torch.Tensor:
 def arrive_last(arrivals: tl.tensor, others: tl.tensor) -> tl.tensor:
     """Whether `others` programs have come here before. What they stored until then can be read, past the first cache;
     the count begins anew."""
-    tl.debug_barrier()
+    tl.debug_barrier()  # all threads of this program have stored
     is_last = tl.atomic_add(arrivals, 1, sem="acq_rel", scope="gpu") == others
     if is_last:
         tl.store(arrivals, 0)

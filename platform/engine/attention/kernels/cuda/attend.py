@@ -14,9 +14,10 @@ import triton
 import triton.language as tl
 
 from loraplex.quant.kernels.cuda.chain import let_next_begin, wait_for_previous
+from loraplex.quant.kernels.cuda.merge import arrive_last
 
 from .keys import LEAST_FACTOR, LOG2_E, LOWEST
-from .merge import arrive, merge
+from .merge import merge
 from .places import count_parts, find_part, find_sequence, see_keys, share_tiles, split_keys
 from .sweep import sweep
 from .sweep_bytes import sweep_bytes
@@ -117,7 +118,7 @@ def attend(
             tl.store(sums + part * SIZE + places, result, mask=inside)
             tl.store(states + (part + heads) * 2, top, mask=live)
             tl.store(states + (part + heads) * 2 + 1, total, mask=live)
-            if arrive(arrivals + (before if SHARED else tile) * KV_HEADS + head, used):
+            if arrive_last(arrivals + (before if SHARED else tile) * KV_HEADS + head, used - 1):
                 # A decode has one query: the rows of its heads leave room for more parts at once.
                 MERGED: tl.constexpr = triton.next_power_of_2(GROUP) if SHARED else ROWS
                 index = tl.arange(0, MERGED)

@@ -17,17 +17,6 @@ AT_ONCE: Final = tl.constexpr(4096)
 
 
 @triton.jit
-def arrive(count: tl.tensor, programs: tl.tensor) -> tl.tensor:
-    """Whether this is the last of `programs` programs, which then sees what all of them wrote before. The count [1]
-    int32 is 0 before the first and after the last."""
-    tl.debug_barrier()  # all threads of this program have written
-    is_last = tl.atomic_add(count, 1, sem="acq_rel", scope="gpu") == programs - 1
-    if is_last:
-        tl.store(count, 0)
-    return is_last
-
-
-@triton.jit
 def merge(
     sums: tl.tensor, states: tl.tensor, first: tl.tensor, step: tl.tensor, parts: tl.tensor, live: tl.tensor,
     lanes: tl.tensor, inner: tl.tensor,
