@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from loraplex.engine.kernels.cuda.gate import multiply_gate, multiply_gate_cast
 from loraplex.engine.kernels.cuda.norm import add_rms_norm, add_rms_norm_cast
 from loraplex.quant.kernels.cuda.cast import cast_rows
+from loraplex.quant.kernels.cuda.dense.few_rows import multiply_few_rows
 from loraplex.quant.kernels.cuda.linear import multiply_dense, multiply_packed
 from loraplex.quant.kernels.cuda.tiles import DENSE_ROWS
 from loraplex.quant.linears.cuda_packed import CudaPackedLinear
@@ -54,6 +55,10 @@ def figures(size: Size) -> list[Figure]:
         for rows in (*size.few_rows, DENSE_ROWS):
             what = f"W4A16 {name}, {rows} rows: speed / gemlite"
             found.append(Figure(what, "x", 1.0, partial(beside_peer, "gemlite", name, rows), seconds=PEER_SECONDS))
+    for name in size.linears:
+        for rows in size.dense_rows:
+            what = f"bfloat16 {name}, {rows} rows: speed of the product for few rows / torch's"
+            found.append(Figure(what, "x", None, partial(few_beside_torch, name, rows)))
     name, peer = "gate_up", "torch's _weight_int4pack_mm"
     what = f"W4A16 {name}, {size.few_rows[-1]} rows: speed / {peer}"
     return [*found, Figure(what, "x", 1.0, partial(beside_peer, peer, name, size.few_rows[-1]))]
@@ -115,6 +120,23 @@ def beside_peer(peer: str, name: str, rows: int, stage: Stage) -> float:
         }
     )
     return taken["theirs"] / taken["ours"]
+
+
+def few_beside_torch(name: str, rows: int, stage: Stage) -> float:
+    """Above 1, decodes of so few rows should take it."""
+    outputs, inputs = stage.size.linears[name]
+    weight = stage.random(outputs, inputs, scale=0.02)
+    weights = [weight, *[weight.clone() for _ in range(stage.copies(weight.nbytes) - 1)]]
+    y = torch.empty(rows, outputs, dtype=weight.dtype, device=stage.device)
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        multiply_few_rows(y, x, weight, None)
+        return y.clone()
+
+    x = checked(stage, product, weight.float(), rows, TOLERANCE)
+    ours = [partial(multiply_few_rows, y, x, each, None) for each in weights]
+    taken = stage.clock.seconds({"ours": ours, "torch": _linears(x, weights)})
+    return taken["torch"] / taken["ours"]
 
 
 def beside_scaled_product(name: str, rows: int, stage: Stage) -> float:

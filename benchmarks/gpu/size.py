@@ -35,6 +35,7 @@ class Size:
     rank: int = 16
     group: int = 128
     few_rows: tuple[int, ...] = (1, 16)
+    dense_rows: tuple[int, ...] = (1, 8)
     many_rows: tuple[int, ...] = (512, 2048)
     float8_rows: tuple[int, ...] = (2048, 8192)
     stream_rows: int = 8192

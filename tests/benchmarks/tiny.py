@@ -60,7 +60,8 @@ MIXTURE_MODELS = (
 TINY = Size(
     hidden=64, intermediate=128, heads=4, kv_heads=2, head_dim=16, vocabulary=300, layers=2, decode=(2, 40), long=600,
     prefill=40, growing=(2, (20, 36)), lora_tokens=5, adapters=(1, 3), rank=16, group=32, few_rows=(1, 3),
-    many_rows=(5,), float8_rows=(3,), stream_rows=3, sampled_rows=3, square=32, copy_bytes=64, cold_bytes=2000,
+    dense_rows=(1, 3), many_rows=(5,), float8_rows=(3,), stream_rows=3, sampled_rows=3, square=32, copy_bytes=64,
+    cold_bytes=2000,
     large=LARGE, little=LITTLE, judged=12, said=4, crowd=4, busy=3, context=24, steps=8, requests=(6, 3, 9),
     contexts=(16, 32, 48), growing_streams=2, answers=(3, 5, 7), population=(6, 2), visits=(8, 5, 4), ranks=(8, 16),
     arrivals=Arrivals(requests=12, apart=2, short=5, long=20, one_in=4, answer=4),

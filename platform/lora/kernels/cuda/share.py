@@ -9,10 +9,6 @@ from .matrix import pick
 
 _LOOK: Final = tl.constexpr(128)
 """Entries of the list that a program looks at together."""
-_LINE_BYTES: Final = tl.constexpr(128)
-"""That one fetch brings."""
-_LINES: Final = tl.constexpr(8)
-"""Of each rank: one fetch a thread."""
 
 
 @triton.jit
@@ -58,21 +54,6 @@ def find_pages(
 ) -> tl.tensor:
     """Where the page of each rank before `end` begins; of ranks that the adapter has not, whatever the table holds."""
     return tl.multiple_of(tl.load(pages + ranks // PAGE, mask=ranks < end, other=0), ALIGNMENT)
-
-
-@triton.jit
-def fetch_rows(weights: tl.tensor, starts: tl.tensor, wanted: tl.tensor, length: tl.tensor) -> None:
-    """Has the first lines of `length` elements at each of `starts` [R] brought to the second cache, and waits for none.
-
-    As many as a pipelined loop has on their way at first."""
-    LINE: tl.constexpr = _LINE_BYTES * 8 // weights.dtype.element_ty.primitive_bitwidth
-    lines = tl.arange(0, _LINES) * LINE
-    inside = wanted[:, None] & (lines < length)[None, :]
-    tl.inline_asm_elementwise(
-        "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p prefetch.global.L2 [$1]; mov.b32 $0, 0; }", "=r,l,r",
-        [(weights + (starts[:, None] + lines[None, :])).to(tl.int64), inside.to(tl.int32)],
-        dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
 
 
 @triton.jit

@@ -7,8 +7,10 @@ of ranks, and expand adds the splits up in one fixed order.
 import triton
 import triton.language as tl
 
+from loraplex.quant.kernels.cuda.chain import prefetch_rows
+
 from .matrix import multiply, pick
-from .share import count_chunks, fetch_rows, find_module, find_pages, take_share, wait_for_previous
+from .share import count_chunks, find_module, find_pages, take_share, wait_for_previous
 
 
 @triton.jit(do_not_specialize=["listed", "layer"])
@@ -60,7 +62,7 @@ def shrink(
         page = find_pages(pages, ranks, TABLE_PAGES * PAGE, PAGE, ALIGNMENT)
         if CHAINED:
             left = tl.minimum(splits * SPLIT, INPUTS - split * SPLIT)
-            fetch_rows(weights, page + ranks % PAGE * INPUTS + split * SPLIT, ranks < own, left)
+            prefetch_rows(weights, page + ranks % PAGE * INPUTS + split * SPLIT, ranks < own, left)
             wait_for_previous(CHAINED)
             tl.extra.cuda.gdc_launch_dependents()
         for first in range(0, own, RANKS):
