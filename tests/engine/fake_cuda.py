@@ -7,7 +7,7 @@ a card; triton's kernels are not run. What comes to the host is zeros.
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from functools import partial, partialmethod
+from functools import cache, partial, partialmethod
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ from loraplex.engine.device.stream import Launch
 from loraplex.engine.startup import gpu_profile
 from loraplex.lora.residency import page_copier as copies
 from loraplex.lora.residency import pool
+from loraplex.quant.kernels.cuda import linear
+from loraplex.quant.kernels.cuda.merge import find_arrivals
 from tests.cards import CARDS, use_card
 
 from .inline_stream import HostMoment, InlineEvent, InlineStream
@@ -37,6 +39,7 @@ class FakeCuda(TorchDispatchMode):
         self.calls: list[str] = []
         """What the host asked of the device, one name for each time: kernels, operations of torch that enqueue any,
         copies, events, graphs. Not what only names memory."""
+        self.is_capturing = False
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -85,7 +88,11 @@ class Launches:
 
     def __init__(self, device: FakeCuda, launch: Launch) -> None:
         self._device = device
-        launch()
+        device.is_capturing = True
+        try:
+            launch()
+        finally:
+            device.is_capturing = False
 
     def replay(self) -> None:
         """Nothing holds anything."""
@@ -178,6 +185,8 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9,
     monkeypatch.setattr(pool, "JobThread", lambda name: AtOnce())
     monkeypatch.setattr(copies.PageCopier, "staging", lambda carrier, size, dtype: torch.zeros(size, dtype=dtype))
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: fake.is_capturing)
+    monkeypatch.setattr(linear, "find_arrivals", cache(find_arrivals.__wrapped__))  # none of another test's device
     torch._C._ensureCUDADeviceGuardSet()
     # A torch that was built without CUDA has no brackets for such tensors.
     monkeypatch.setattr(FakeTensor, "__getitem__", get_item, raising=False)
