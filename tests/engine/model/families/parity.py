@@ -264,7 +264,8 @@ def _architecture(family: Family) -> str:
 def _targets(family: Family) -> tuple[str, ...]:
     files = [load_file(folder / "adapter_model.safetensors") for folder in family.adapters.values()]
     names = {name.split(".lora_", 1)[0] for tensors in files for name in tensors if ".lora_" in name}
-    return tuple({name.rpartition(".")[2] for name in names})
+    # peft nests the LoRA on a second parameter of one module.
+    return tuple({name.removesuffix(".base_layer").rpartition(".")[2] for name in names})
 
 
 def generate_alone(family: Family) -> None:
