@@ -82,8 +82,12 @@ def share_out(outputs: int, rows: int, runs: int, width: int, card: Card) -> tup
     bits. width: bytes of the codes of one run."""
     tile = choose_tile(rows, card)
     work = runs * -(-outputs // (tile.panels * PANEL)) * -(-rows // tile.rows)
-    most = min(card.processors * tile.resident(width, card), MOST_PROGRAMS, work // LEAST_SHARE_RUNS)
-    share = -(-work // max(1, most))
+    return divide_runs(work, card.processors * tile.resident(width, card))
+
+
+def divide_runs(work: int, most: int) -> tuple[int, int]:
+    """(programs, at most `most`; runs of each) for `work` runs of all tiles."""
+    share = -(-work // max(1, min(most, MOST_PROGRAMS, work // LEAST_SHARE_RUNS)))
     return -(-work // share), share
 
 

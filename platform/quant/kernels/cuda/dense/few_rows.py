@@ -18,7 +18,7 @@ from ..decode import multiply_tiles
 from ..guard import require
 from ..merge import add_parts, arrive_last, find_arrivals, find_part
 from ..multiply import store
-from ..tiles import MOST_PROGRAMS
+from ..tiles import divide_runs
 
 MOST_ROWS: Final = 8
 OUTPUTS: Final = 64
@@ -29,8 +29,6 @@ STAGES: Final = 4
 WARPS: Final = 4
 PROGRAMS: Final = 4
 """Of a multiprocessor, that keep it busy."""
-LEAST_RUNS: Final = 4
-"""Of a program, enough to have loads ahead of use."""
 
 
 class Shares(NamedTuple):
@@ -49,9 +47,7 @@ def share_out(outputs: int, inputs: int, card: Card) -> Shares:
         stages -= 1
     resident = max(1, min(PROGRAMS, card.resident(shared_bytes(stages))))
     work = -(-outputs // OUTPUTS) * -(-inputs // RUN)
-    most = min(card.processors * resident, MOST_PROGRAMS, work // LEAST_RUNS)
-    share = -(-work // max(1, most))
-    return Shares(-(-work // share), share, stages, limit_registers(resident, WARPS))
+    return Shares(*divide_runs(work, card.processors * resident), stages, limit_registers(resident, WARPS))
 
 
 def shared_bytes(stages: int) -> int:
